@@ -20,7 +20,7 @@ from tests.mock.workspace import Workspace
 
 @pytest.fixture(autouse=True)
 def judged_traffic() -> Iterator[None]:
-    """Whatever is said to the Compute Engine of a test, by whatever client, is valid; and so are its answers."""
+    """Validate every request to the Compute Engine of a test, and every response."""
     with pytest.MonkeyPatch.context() as patch, validated(patch):
         yield
 
@@ -34,7 +34,7 @@ def cos() -> Iterator[MockHost]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[MockHost]:
-    """One host for those tests of a module that change nothing on it."""
+    """One host for the tests of a module that change nothing on it."""
     with MockHost(shell=SHELL) as host:
         yield host
 
@@ -52,7 +52,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def system_ssh(tmp_path: Path) -> Run:
-    """OpenSSH's client (`ssh`, `scp`), with no configuration but ours. `run(host, "ssh", words, …)`."""
+    """OpenSSH's client without the user's configuration: `run(host, "ssh", words, …)`."""
     if shutil.which("ssh") is None:
         pytest.skip("this machine has no ssh")
 

@@ -1,4 +1,4 @@
-"""A session on an emulated cloud without hosts, for tasks that look before anything is created."""
+"""A project on an emulated cloud without hosts, for tasks that need no VM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provision.testing.compute import ComputeEmulator, NullBackend
 
 @dataclass
 class EmulatedProject:
-    """Somebody in a project folder who looks at what the cloud says."""
+    """A project folder, its state folder, the emulated cloud, and the events of its tasks."""
 
     folder: Path
     state_dir: Path
@@ -27,7 +27,7 @@ class EmulatedProject:
     events: list[Event] = field(default_factory=list)
 
     def project(self, **settings: Any) -> Project:
-        """A fresh session with these settings."""
+        """A new project with these settings, as each task gets one."""
         chosen = Settings.from_levels([Level("test", settings)])
         return Project(
             chosen,

@@ -1,4 +1,4 @@
-"""Driving a mock host with a plain paramiko client, as nothing of this project does."""
+"""A plain paramiko client of a mock host, independent of the SSH code of this package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ the hosts."""
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command ended over SSH."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -29,7 +29,7 @@ class Answer:
 def connect(
     host: MockHost, *, port: int | None = None, user: str | None = None
 ) -> paramiko.SSHClient:
-    """A plain paramiko client of the host, which checks the host's key."""
+    """Return a client connected to the host, with its key verified."""
     where = host.host
     sock = socket.create_connection((where.address, port or where.port), timeout=10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -60,7 +60,7 @@ def connect(
 
 
 def ask(client: paramiko.SSHClient, command: str, stdin: bytes = b"") -> Answer:
-    """Run a command to its end."""
+    """Run a command and return its exit status and output."""
     feed, out, err = client.exec_command(command, timeout=30)
     feed.channel.sendall(stdin)
     feed.channel.shutdown_write()
@@ -69,7 +69,7 @@ def ask(client: paramiko.SSHClient, command: str, stdin: bytes = b"") -> Answer:
 
 
 def eventually(holds: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Whether it holds within the time; asked again and again."""
+    """Return whether the condition becomes true within the time."""
     stop = time.monotonic() + timeout_s
     while time.monotonic() < stop:
         if holds():

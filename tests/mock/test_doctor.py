@@ -1,4 +1,4 @@
-"""`doctor`: each check with its fact, each failure with its remedy, and none of them hides another."""
+"""`doctor`: its checks, their facts and remedies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def statuses(done: TaskResult) -> dict[str, str]:
     return {check["id"]: check["status"] for check in done.document["checks"]}
 
 
-def told(done: TaskResult, name: str) -> dict[str, str]:
+def check_of(done: TaskResult, name: str) -> dict[str, str]:
     found: dict[str, str] = next(check for check in done.document["checks"] if check["id"] == name)
     return found
 
@@ -61,9 +61,9 @@ def test_unusable_state_folder_fails_one_check_alone(emulated: EmulatedProject, 
     project = replace(emulated.project(), state_dir=emulated.state_dir / below)
     done = doctor(project)
     assert done.exit_code == 1
-    assert told(done, "state")["status"] == "fail"
-    assert told(done, "state")["what"] == f"state cannot be kept in {project.state_dir}"
-    assert told(done, "state")["fix"] == "XDG_STATE_HOME=FOLDER keeps it elsewhere"
+    assert check_of(done, "state")["status"] == "fail"
+    assert check_of(done, "state")["what"] == f"state cannot be kept in {project.state_dir}"
+    assert check_of(done, "state")["fix"] == "XDG_STATE_HOME=FOLDER keeps it elsewhere"
     unseen = {"key", "left-behind"}
     assert {
         name: status for name, status in statuses(done).items() if name not in {"state", "tools"}
@@ -110,9 +110,9 @@ def test_missing_permission_and_disabled_api_have_different_remedies(
     emulated.emulator.faults.add(http_error(403, code, message, call="projects.get", times=None))
     done = doctor(emulated.project())
     assert done.exit_code == 1
-    assert what in told(done, "project")["what"]
-    assert message in told(done, "project")["why"]
-    assert fix in told(done, "project")["fix"]
+    assert what in check_of(done, "project")["what"]
+    assert message in check_of(done, "project")["why"]
+    assert fix in check_of(done, "project")["fix"]
     assert {
         statuses(done)[name]
         for name in ("service-account", "os-login", "zones", "quota", "image", "firewall")
@@ -144,8 +144,8 @@ def test_failed_check_hides_no_other(emulated: EmulatedProject) -> None:
         "image": "fail",
         "firewall": "fail",
     }
-    assert "limit 0" in told(done, "quota-us-central1")["why"]
-    assert told(done, "firewall")["fix"].startswith("gcloud compute firewall-rules create")
+    assert "limit 0" in check_of(done, "quota-us-central1")["why"]
+    assert check_of(done, "firewall")["fix"].startswith("gcloud compute firewall-rules create")
 
 
 def test_unanswered_request_fails_its_own_check_alone(emulated: EmulatedProject) -> None:
@@ -160,24 +160,24 @@ def test_unanswered_request_fails_its_own_check_alone(emulated: EmulatedProject)
     )
     done = doctor(emulated.project())
     assert statuses(done)["firewall"] == "unknown"
-    assert "compute.firewalls.list" in told(done, "firewall")["why"]
+    assert "compute.firewalls.list" in check_of(done, "firewall")["why"]
     assert (done.exit_code, statuses(done)["zones"], statuses(done)["image"]) == (0, "ok", "ok")
 
 
 def test_zones_without_the_gpu_fail(emulated: EmulatedProject) -> None:
     done = doctor(emulated.project(zones=["europe-west4-d"]))
     assert statuses(done)["zones"] == "fail"
-    assert "europe-west4-a" in told(done, "zones")["fix"]
+    assert "europe-west4-a" in check_of(done, "zones")["fix"]
     assert statuses(done)["quota"] == "unknown"
     misspelt = doctor(emulated.project(zones=["us-central1-q"]))
-    assert told(misspelt, "zones")["why"] == "there is no zone or region us-central1-q"
+    assert check_of(misspelt, "zones")["why"] == "there is no zone or region us-central1-q"
 
 
 def test_os_login_of_the_project_is_reported(emulated: EmulatedProject) -> None:
     emulated.emulator.project_metadata["enable-oslogin"] = "TRUE"
     done = doctor(emulated.project())
     assert (done.exit_code, statuses(done)["os-login"]) == (0, "unknown")
-    assert "roles/compute.osAdminLogin" in told(done, "os-login")["fix"]
+    assert "roles/compute.osAdminLogin" in check_of(done, "os-login")["fix"]
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -189,14 +189,14 @@ def test_doctor_output_fits_the_terminal(
 
 
 def gce(emulated: EmulatedProject, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> TaskResult:
-    """The doctor of somebody with a project and without credentials."""
+    """The result of `doctor` with a Google Cloud project and without credentials."""
 
     def none() -> str:
         raise CloudAuthError(
             "no credentials for Google Cloud", why="File was not found.", fix=LOGIN_COMMAND
         )
 
-    monkeypatch.setattr("provision.commands.doctor.cloud_checks.credentials_in_use", none)
+    monkeypatch.setattr("provision.commands.doctor.cloud_checks.describe_credentials", none)
     return doctor(emulated.project(project="my-project-1", **settings))
 
 
@@ -214,12 +214,15 @@ def test_local_checks_run_without_credentials(
     )
     assert done.exit_code == 1
     found = statuses(done)
-    assert (found["credentials"], told(done, "credentials")["fix"]) == ("fail", LOGIN_COMMAND)
+    assert (found["credentials"], check_of(done, "credentials")["fix"]) == ("fail", LOGIN_COMMAND)
     assert {
         found[name] for name in ("zones", "quota", "image", "firewall", "registries", "egress")
     } == {"unknown"}
-    assert (found["driver"], told(done, "driver")["fix"]) == ("warn", "set provision.driver: R580")
-    assert "us-docker.pkg.dev" in told(done, "registries")["what"]
+    assert (found["driver"], check_of(done, "driver")["fix"]) == (
+        "warn",
+        "set provision.driver: R580",
+    )
+    assert "us-docker.pkg.dev" in check_of(done, "registries")["what"]
     assert found["gcloud"] in {"ok", "fail"}
     assert emulated.emulator.counted() == []
 

@@ -1,4 +1,4 @@
-"""Bad luck on a host: what is said, that the rest is told truthfully, and that the next run converges."""
+"""Faults on a host: each is reported, and the next run converges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
 
 
 def recipe(mock: MockHost, **settings: str) -> list[Resource]:
-    """The host's recipe, its driver without pauses between retries."""
+    """The host's recipe, with a driver that retries without pauses."""
     made = Settings.from_levels([]).model_copy(update=settings)
     resources = gpu_host(made, host=mock.host, boot_unit=templating.boot_unit(project_dir=None))
     return [
@@ -73,8 +73,8 @@ def message(report: HostReport, name: str) -> ProvisionError:
     return found.error
 
 
-def was_cut(mock: MockHost) -> bool:
-    """A cut happens once and takes itself back."""
+def was_dropped(mock: MockHost) -> bool:
+    """Return whether the connection was dropped: that fault happens once and clears itself."""
     return mock.faults.cut_after_output is None
 
 
@@ -97,7 +97,10 @@ INSTALLER = {
         "insmod",
     ),
     "installer_verify": (
-        "nvidia-smi failed after the installation: a cached driver of another version, or the GPU is lost",
+        (
+            "nvidia-smi failed after the installation: "
+            "a cached driver of another version, or the GPU is lost"
+        ),
         "exit status 255",
     ),
     "installer_dev_image": (
@@ -242,7 +245,8 @@ def test_stacked_mount_is_removed(host: MockHost) -> None:
     run(host, recipe(host))
     for _ in range(2):
         host.run(
-            "sudo mount --bind $PROVISION_MOCK_ROOT/var/lib/nvidia $PROVISION_MOCK_ROOT/var/lib/nvidia"
+            "sudo mount --bind "
+            "$PROVISION_MOCK_ROOT/var/lib/nvidia $PROVISION_MOCK_ROOT/var/lib/nvidia"
         )
     report = run(host, recipe(host))
     assert outcome(report, "driver-mount").status is Status.CHANGED
@@ -259,7 +263,7 @@ def test_dropped_connection_is_reported_and_next_run_converges(host: MockHost, a
     resources = recipe(host)
     host.faults.cut_after_output = at
     report = run(host, resources)
-    if was_cut(host):
+    if was_dropped(host):
         assert isinstance(report.error, Unreachable)
         for each in report.outcomes:
             assert each.status is not Status.FAILED
@@ -280,13 +284,13 @@ def test_login_shell_output_and_flooded_stderr_are_ignored(
 
 
 def test_check_mode_writes_nothing(host: MockHost) -> None:
-    before = host.run(
-        "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum"
-    ).output
+    digest = (
+        "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null"
+        " | sort | xargs sha256sum | sha256sum"
+    )
+    before = host.run(digest).output
     report = run(host, recipe(host), check=True)
-    after = host.run(
-        "cd $PROVISION_MOCK_ROOT && find . -type f -newer /proc/1 2>/dev/null | sort | xargs sha256sum | sha256sum"
-    ).output
+    after = host.run(digest).output
     assert before == after
     assert report.round_trips == 1
     assert outcome(report, "driver").status is Status.CHANGED

@@ -1,4 +1,4 @@
-"""Host keys of a VM, end to end: published by its boot unit, pinned under its id, read again before an alarm."""
+"""Host keys of a VM, end to end: published by its boot unit, pinned under its instance id."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def pins(workspace: Workspace) -> list[str]:
     return (workspace.project.home / "known_hosts").read_text().splitlines()
 
 
-def shown(workspace: Workspace) -> str:
-    """The line of the key that the VM's server shows."""
+def server_key(workspace: Workspace) -> str:
+    """The key of the VM's SSH server, as a line of known_hosts."""
     return str(workspace.cloud.host("dev").host.host_key)
 
 
-def provisioned(workspace: Workspace) -> ProvisionError | None:
-    """How a task on the VM ended for its host: None when it was reached."""
+def provisioning_error(workspace: Workspace) -> ProvisionError | None:
+    """Provision the VM; return the error of its host, None when it was reached."""
     done = vm_provision(workspace.project, Targets(check=True))
     if done.exit_code != EXIT_UNREACHABLE:
         return None
@@ -59,7 +59,9 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_published_keys_are_pinned_under_instance_id(workspace: Workspace) -> None:
     made = workspace.create()
-    assert f"compute.{made.document['vm']['instance_id']} {shown(workspace)}" in pins(workspace)
+    assert f"compute.{made.document['vm']['instance_id']} {server_key(workspace)}" in pins(
+        workspace
+    )
     assert not any("first use" in note for note in workspace.notes)
 
 
@@ -68,7 +70,7 @@ def test_keys_on_serial_console_are_pinned(
 ) -> None:
     without_attributes(monkeypatch)
     workspace.create()
-    assert any(line.endswith(shown(workspace)) for line in pins(workspace))
+    assert any(line.endswith(server_key(workspace)) for line in pins(workspace))
     assert not any("first use" in note for note in workspace.notes)
 
 
@@ -77,7 +79,7 @@ def test_trust_on_first_use_is_printed(
 ) -> None:
     silent(monkeypatch)
     workspace.create(host_keys_s=0.2)
-    key = HostKey.parse(shown(workspace))
+    key = HostKey.parse(server_key(workspace))
     assert (
         f"trusting on first use: {key} (it published no host keys within 0.2 s)" in workspace.notes
     )
@@ -85,21 +87,21 @@ def test_trust_on_first_use_is_printed(
 
 
 def test_replaced_keys_are_fetched_again_and_pinned(workspace: Workspace) -> None:
-    """The guest agent made new host keys after the first ones were pinned."""
+    """The guest agent creates new host keys after the first ones were pinned."""
     made = workspace.create()
     alias = f"compute.{made.document['vm']['instance_id']}"
     workspace.project.known_hosts.forget(alias)
     workspace.project.known_hosts.pin(alias, OTHER)
     workspace.events.clear()
-    assert provisioned(workspace) is None
+    assert provisioning_error(workspace) is None
     assert RENEWED in workspace.notes
     assert [line for line in pins(workspace) if line.startswith(alias)] == [
-        f"{alias} {shown(workspace)}"
+        f"{alias} {server_key(workspace)}"
     ]
 
 
 def test_late_keys_are_waited_for(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The boot unit looks every five seconds: what it says next is believed."""
+    """The boot unit publishes every five seconds; its next keys are pinned."""
     workspace.create()
     workspace.cloud.host("dev").change_host_key()
     real, looks = GceCloud.guest_attributes, []
@@ -108,7 +110,7 @@ def test_late_keys_are_waited_for(workspace: Workspace, monkeypatch: pytest.Monk
         if namespace == "hostkeys/":
             looks.append(namespace)
             if len(looks) == 2:
-                kind, blob = shown(workspace).split()
+                kind, blob = server_key(workspace).split()
                 workspace.cloud.emulator.publish("dev", ZONE, f"hostkeys/{kind}", blob)
         return real(cloud, name, zone, namespace)
 
@@ -119,11 +121,11 @@ def test_late_keys_are_waited_for(workspace: Workspace, monkeypatch: pytest.Monk
 
 def test_key_other_than_published_is_mismatch(workspace: Workspace) -> None:
     workspace.create()
-    expected = HostKey.parse(shown(workspace))
+    expected = HostKey.parse(server_key(workspace))
     workspace.cloud.host("dev").change_host_key()
-    seen = HostKey.parse(shown(workspace))
+    seen = HostKey.parse(server_key(workspace))
     before = pins(workspace)
-    error = provisioned(workspace)
+    error = provisioning_error(workspace)
     assert isinstance(error, HostKeyMismatch)
     assert error.what == "the host's key has changed"
     assert f"seen:     {seen}" in error.why
@@ -168,11 +170,11 @@ def test_keys_of_another_instance_are_not_fetched(
         return vm and replace(vm, instance_id="1")
 
     monkeypatch.setattr(GceCloud, "get", another)
-    error = provisioned(workspace)
+    error = provisioning_error(workspace)
     assert isinstance(error, HostKeyMismatch)
     assert (
-        f"the pinned key is that of the instance {cloud['instance_id']}; the VM of this name is another one by now, 1"
-        in error.why
+        f"the pinned key is that of the instance {cloud['instance_id']}; "
+        "the VM of this name is another one by now, 1" in error.why
     )
 
 
@@ -186,7 +188,7 @@ def test_mismatch_stays_when_cloud_does_not_answer(
         raise CloudError("the VM could not be read", why="no route")
 
     monkeypatch.setattr(GceCloud, "get", down)
-    error = provisioned(workspace)
+    error = provisioning_error(workspace)
     assert isinstance(error, HostKeyMismatch)
     assert "the published keys could not be read: no route" in error.why
 
@@ -194,8 +196,8 @@ def test_mismatch_stays_when_cloud_does_not_answer(
 def test_lost_pins_are_fetched_again(workspace: Workspace) -> None:
     workspace.create()
     (workspace.project.home / "known_hosts").unlink()
-    assert provisioned(workspace) is None
-    assert any(line.endswith(shown(workspace)) for line in pins(workspace))
+    assert provisioning_error(workspace) is None
+    assert any(line.endswith(server_key(workspace)) for line in pins(workspace))
 
 
 def test_delete_removes_pinned_keys(workspace: Workspace, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A VM without an external address, reached through a tunnel: the stand-in for gcloud pipes to the mock's own SSH port."""
+"""A VM without an external address, reached through a tunnel of the stand-in for gcloud."""
 
 from __future__ import annotations
 

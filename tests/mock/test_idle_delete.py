@@ -1,4 +1,4 @@
-"""`idle_delete` through the use cases: written on the VM, named by vm.list, kept by vm.gc."""
+"""`idle_delete`: a label of the VM, printed by vm.list, applied by vm.gc."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def collect(
     return vm_gc(workspace.project, yes=yes, check=check, every_key=every_key, confirm=None)
 
 
-def wants(workspace: Workspace, limit: str) -> None:
+def set_idle_delete(workspace: Workspace, limit: str) -> None:
     workspace.settings = workspace.settings.model_validate({"idle_delete": limit})
 
 
 @pytest.fixture
 def stopped(workspace: Workspace) -> Workspace:
-    """A VM that was made with idle_delete: 2d, and stopped three days ago."""
-    wants(workspace, "2d")
+    """A VM created with idle_delete: 2d, and stopped three days ago."""
+    set_idle_delete(workspace, "2d")
     assert workspace.create().exit_code == 0
     workspace.stop()
     workspace.cloud.emulator.clock.advance(3 * DAY_S + 60)
@@ -85,11 +85,11 @@ def test_gc_deletes_overdue_vm_after_confirmation(stopped: Workspace) -> None:
 
 
 def test_label_of_the_vm_overrides_the_callers_settings(stopped: Workspace) -> None:
-    """What the VM says holds, not what the settings of whoever runs vm.gc say."""
-    wants(stopped, "none")
+    """The label decides, not the settings of the user who runs vm.gc."""
+    set_idle_delete(stopped, "none")
     assert [stray["name"] for stray in collect(stopped, check=True).document["strays"]] == ["dev"]
     vm_label(stopped.project, f"{LABEL}-", "dev")
-    wants(stopped, "2d")
+    set_idle_delete(stopped, "2d")
     assert collect(stopped, yes=True).document["strays"] == []
     assert stopped.listed() == [("dev", "TERMINATED")]
 
@@ -98,7 +98,7 @@ def test_create_updates_label_of_existing_vm(workspace: Workspace) -> None:
     workspace.create()
     vm = workspace.project.connect_cloud().list({})[0]
     assert LABEL not in vm.labels
-    wants(workspace, "7d")
+    set_idle_delete(workspace, "7d")
     check = workspace.create(Targets(check=True))
     assert (check.exit_code, check.document["changed"]) == (EXIT_WOULD_CHANGE, True)
     assert check.text == "dev: idle_delete is to be 7d, is none"
@@ -106,7 +106,7 @@ def test_create_updates_label_of_existing_vm(workspace: Workspace) -> None:
     assert check.text in workspace.notes
     assert workspace.project.connect_cloud().list({})[0].labels == {**vm.labels, LABEL: "7d"}
     assert workspace.create().document["changed"] is False
-    wants(workspace, "none")
+    set_idle_delete(workspace, "none")
     assert workspace.create().document["changed"] is True
     assert LABEL not in workspace.project.connect_cloud().list({})[0].labels
 
@@ -132,7 +132,7 @@ def test_vm_started_before_deletion_is_kept(stopped: Workspace) -> None:
 
 
 def test_start_cancels_an_unfinished_deletion(workspace: Workspace) -> None:
-    """A vm.delete was killed before it deleted anything, and its user thought better of it: nothing makes up for it now."""
+    """A killed vm.delete deleted nothing; after a start, no later run completes it."""
     workspace.create()
     workspace.stop()
     journal = workspace.project.journal
@@ -145,7 +145,7 @@ def test_start_cancels_an_unfinished_deletion(workspace: Workspace) -> None:
 
 
 def test_start_and_deletion_exclude_each_other(stopped: Workspace) -> None:
-    """Allowed to, it finds the VM claimed by who starts it, waits, and then sees that it runs."""
+    """After confirmation vm.gc finds the VM claimed, waits, and then finds it running."""
     began, ends = threading.Event(), list[TaskResult]()
     real = GceCloud.start
 
@@ -178,7 +178,7 @@ def test_start_and_deletion_exclude_each_other(stopped: Workspace) -> None:
 
 
 def test_parallel_starts_start_once(stopped: Workspace) -> None:
-    """The second one finds it running, and has no extension to take back any more."""
+    """The second start finds it running, and has no extension to reset."""
     vm_extend(stopped.project, "2h", "dev")
     vm_start(stopped.project, "dev", limits=QUICK)
     stopped.stop()
@@ -220,7 +220,7 @@ def test_failed_deletion_is_reported(stopped: Workspace) -> None:
 
 
 def test_parallel_deletions_delete_once(stopped: Workspace) -> None:
-    """Both are allowed to before either deletes; the second waits for the first and finds that it is gone."""
+    """Both are confirmed before either deletes; the second waits and finds the VM gone."""
     both = threading.Barrier(2)
 
     def yes(_question: str) -> bool:
@@ -247,7 +247,7 @@ def test_claimed_vm_is_kept(stopped: Workspace) -> None:
 
 
 def test_every_key_updates_journal_and_records_of_the_vms_own_folder(stopped: Workspace) -> None:
-    """With --every-key: the VM's own folder no longer takes it for made, nor remembers how it is reached."""
+    """With --every-key the VM's own folder loses its journal entry and its record."""
     home = stopped.project.home
     folder = stopped.folder
     stopped.folder = folder.with_name("another")
@@ -287,7 +287,7 @@ def test_unlisted_resources_are_reported_at_the_end(stopped: Workspace) -> None:
     ]
     assert [entry.name for entry in journal.open()] == ["lost"]
     stopped.cloud.emulator.faults.clear()
-    assert collect(stopped, yes=True).text == "nothing of ours is left behind"
+    assert collect(stopped, yes=True).text == "no orphans"
     assert journal.open() == []
 
 
@@ -297,7 +297,7 @@ def test_list_and_cost_print_overdue_vms(
     workspace.create()
     workspace.stop()
     monkeypatch.setattr("provision.cloud.lifecycle.vm_times.datetime", Later)
-    wants(workspace, "7d")
+    set_idle_delete(workspace, "7d")
     for task in (vm_list, vm_cost):
         workspace.events.clear()
         task(workspace.project)
@@ -315,7 +315,8 @@ def test_list_and_cost_print_overdue_vms(
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle-delete" in note]
     assert note.startswith(
-        "dev: its label provision-idle-delete is '7-days', which is not a time: no vm.gc deletes it; `invoke vm.label"
+        "dev: its label provision-idle-delete is '7-days', which is not a time: "
+        "no vm.gc deletes it; `invoke vm.label"
     )
 
 

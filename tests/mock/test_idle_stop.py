@@ -1,4 +1,4 @@
-"""`idle_stop` on the mock: installed at creation, back after a boot, and a VM that nobody uses powers itself off."""
+"""`idle_stop` on the mock: installed at creation, restored by a boot, powers an idle VM off."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def idle(workspace: Workspace) -> Workspace:
     return workspace
 
 
-def look(host: MockHost, uptime_s: int) -> None:
-    """What the timer does every minute, at that uptime."""
+def run_idle_check(host: MockHost, uptime_s: int) -> None:
+    """Run the check that the timer runs every minute, at that uptime."""
     host.put("/proc/uptime", f"{uptime_s}.00 0.00\n")
     assert host.run("sudo systemctl start provision-idle.service").status == 0
 
@@ -42,10 +42,10 @@ def look(host: MockHost, uptime_s: int) -> None:
 def test_idle_vm_powers_itself_off(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the first boot installed it, before anybody came"
-    look(host, 100)
-    look(host, 100 + LIMIT_S - 60)
+    run_idle_check(host, 100)
+    run_idle_check(host, 100 + LIMIT_S - 60)
     assert idle.listed() == [("dev", "RUNNING")]
-    look(host, 100 + LIMIT_S)
+    run_idle_check(host, 100 + LIMIT_S)
     assert eventually(lambda: idle.listed() == [("dev", "TERMINATED")])
     assert "not used for 45 min: powering off (idle_stop)" in vm_serial(idle.project, "dev").text
 
@@ -53,30 +53,30 @@ def test_idle_vm_powers_itself_off(idle: Workspace) -> None:
     assert started.exit_code == 0
     host = idle.cloud.host("dev")
     assert host.run(TIMER).output == "active\n", "the boot brought it back"
-    look(host, 50)
+    run_idle_check(host, 50)
     assert idle.listed() == [("dev", "RUNNING")], "a boot is use"
 
 
 def test_busy_gpu_keeps_vm_running(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
-    look(host, 100)
+    run_idle_check(host, 100)
     (host.state / "utilization.0").write_text("7")
-    look(host, 100 + LIMIT_S)
+    run_idle_check(host, 100 + LIMIT_S)
     assert not (host.state / "poweroff").exists()
     assert idle.listed() == [("dev", "RUNNING")]
 
 
 def test_unreadable_gpu_keeps_vm_running_and_is_logged_to_console(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
-    look(host, 100)
+    run_idle_check(host, 100)
     program = host.path("/var/lib/nvidia/bin/nvidia-smi")
     program.unlink()
     program.write_text(
         "#!/bin/sh\necho 'Unable to determine the device handle for GPU0: Unknown Error'\nexit 15\n"
     )
     program.chmod(0o755)
-    look(host, 100 + LIMIT_S)
-    look(host, 160 + LIMIT_S)
+    run_idle_check(host, 100 + LIMIT_S)
+    run_idle_check(host, 160 + LIMIT_S)
     assert not (host.state / "poweroff").exists()
     assert idle.listed() == [("dev", "RUNNING")]
     said = "provision: the GPU cannot be read (nvidia-smi ended with 15): it counts as used"

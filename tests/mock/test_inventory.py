@@ -1,4 +1,4 @@
-"""The inventory: VMs by what the cloud says of them now, static hosts beside them; what Ansible is told works."""
+"""The inventory: VMs as the cloud lists them, static hosts, and the document for Ansible."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def names(workspace: Workspace, limit: str | None = None) -> list[str]:
 
 
 def ansible(workspace: Workspace, limit: str | None = None) -> dict[str, Any]:
-    """What is printed, which is what Ansible reads."""
+    """The printed document, which Ansible reads."""
     found: dict[str, Any] = json.loads(inventory_ansible(workspace.project, limit).text)
     return found
 
 
 def with_desk(workspace: Workspace, host: MockHost | None = None, **more: Any) -> None:
-    """A host of the settings beside the VMs."""
+    """Add a host to the settings."""
     where = (
         {"address": "192.0.2.7"}
         if host is None
@@ -123,7 +123,7 @@ def test_tasks_send_a_request_for_filters_alone(workspace: Workspace) -> None:
 
 
 def test_vm_without_record_is_reached(workspace: Workspace) -> None:
-    """Another copy of the project folder made it."""
+    """Another copy of the project folder created the VM."""
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     (workspace.project.home / "vms.json").unlink()
@@ -135,7 +135,7 @@ def test_vm_without_record_is_reached(workspace: Workspace) -> None:
 
 
 def hide(workspace: Workspace, *, asked_by_name: bool = True) -> None:
-    """The zone is missing in the list; what is asked of it by name is refused, too."""
+    """Make the zone silent: missing in listings, and by name refused as well."""
     workspace.cloud.emulator.script({"zone": ZONE, "fault": "unreachable"})
     if asked_by_name:
         workspace.cloud.emulator.script(
@@ -210,7 +210,7 @@ def test_tasks_on_hidden_vm_report_why(workspace: Workspace) -> None:
     [Targets(host="dev", check=True), Targets(limit="d*,!desk", check=True), Targets(check=True)],
 )
 def test_unrecorded_vm_of_the_journal_is_fetched(workspace: Workspace, targets: Targets) -> None:
-    """A run that was killed before it wrote down how the VM is reached."""
+    """A run was killed before it wrote the record."""
     made(workspace)
     (workspace.project.home / "vms.json").unlink()
     assert list(vm_provision(workspace.project, targets).document["hosts"]) == ["dev"]
@@ -308,7 +308,7 @@ def test_labels_become_ansible_groups(
 def test_ssh_connects_with_ansible_variables(
     workspace: Workspace, way: str, tmp_path: Path
 ) -> None:
-    """The words in the order in which Ansible's connection plugin puts them."""
+    """The arguments are in the order of Ansible's connection plugin."""
     workspace.settings = workspace.settings.model_copy(update={"ssh": way})
     (workspace.project.home / "mock").mkdir(parents=True)
     (workspace.project.home / "mock" / "mock.json").write_text(

@@ -1,4 +1,4 @@
-"""Logging in through OS Login, end to end: when the project, a policy or the settings want it."""
+"""OS Login, end to end: enabled by the project, by a policy, or by the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.mock.workspace import Workspace
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
 
-FORCED = "Constraint constraints/compute.requireOsLogin violated for project mock-project. The metadata enable-oslogin must be TRUE."
+FORCED = (
+    "Constraint constraints/compute.requireOsLogin violated for project mock-project. "
+    "The metadata enable-oslogin must be TRUE."
+)
 
 
 def user(workspace: Workspace) -> str:
@@ -36,7 +39,7 @@ def metadata(workspace: Workspace) -> dict[str, str]:
     }
 
 
-def wanted(workspace: Workspace, value: str) -> None:
+def set_os_login(workspace: Workspace, value: str) -> None:
     workspace.settings = workspace.settings.model_copy(update={"os_login": value})
 
 
@@ -63,14 +66,14 @@ def test_auto_without_project_metadata_puts_key_into_metadata(workspace: Workspa
 
 
 def test_on_enables_os_login(workspace: Workspace) -> None:
-    wanted(workspace, "on")
+    set_os_login(workspace, "on")
     assert workspace.create().exit_code == 0
     assert user(workspace) == "me_example_com"
 
 
 def test_off_puts_key_into_metadata_despite_project(workspace: Workspace) -> None:
     workspace.cloud.emulator.project_metadata["enable-oslogin"] = "TRUE"
-    wanted(workspace, "off")
+    set_os_login(workspace, "off")
     assert workspace.create().exit_code == 0
     assert user(workspace) == "provision"
 
@@ -88,7 +91,7 @@ def test_enforced_os_login_policy_is_followed(workspace: Workspace) -> None:
 
 
 def test_policy_against_off_is_error_with_setting_as_remedy(workspace: Workspace) -> None:
-    wanted(workspace, "off")
+    set_os_login(workspace, "off")
     workspace.cloud.emulator.faults.add(http_error(412, "conditionNotMet", FORCED, times=None))
     with pytest.raises(CloudError) as caught:
         workspace.create()
@@ -98,15 +101,15 @@ def test_policy_against_off_is_error_with_setting_as_remedy(workspace: Workspace
 
 
 def test_login_to_existing_vm_follows_its_own_metadata(workspace: Workspace) -> None:
-    """The setting is for new VMs: what was made with a key keeps it."""
+    """The setting applies to new VMs; a VM created with a key keeps it."""
     workspace.create()
-    wanted(workspace, "on")
+    set_os_login(workspace, "on")
     assert workspace.create().exit_code == 0
     assert user(workspace) == "provision"
 
 
 def test_missing_os_login_role_is_explained(workspace: Workspace) -> None:
-    wanted(workspace, "on")
+    set_os_login(workspace, "on")
     workspace.create()
     workspace.cloud.host("dev").faults.refuse_auth = True
     with pytest.raises(Unreachable) as caught:
@@ -116,7 +119,7 @@ def test_missing_os_login_role_is_explained(workspace: Workspace) -> None:
 
 
 def test_project_copy_requests_login_user(workspace: Workspace) -> None:
-    wanted(workspace, "on")
+    set_os_login(workspace, "on")
     workspace.create()
     (workspace.project.home / "mock").mkdir()
     (workspace.project.home / "vms.json").unlink()
@@ -132,12 +135,12 @@ def test_project_copy_requests_login_user(workspace: Workspace) -> None:
 DAY_S = 86_400
 
 
-def entered(workspace: Workspace) -> int:
+def provision_exit_code(workspace: Workspace) -> int:
     return vm_provision(workspace.project, Targets(check=True)).exit_code
 
 
-def later(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    """On both sides."""
+def advance_clocks(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """Advance the clocks of this machine and of the cloud."""
     at = login.now() + days * DAY_S
     monkeypatch.setattr(login, "now", lambda: at)
     workspace.cloud.emulator.clock.advance(days * DAY_S)
@@ -145,7 +148,7 @@ def later(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, days: int) -> N
 
 @pytest.fixture
 def forever(workspace: Workspace) -> Workspace:
-    """A VM that is still there when the key's time is over."""
+    """A VM without a time limit, which outlives the imported key."""
     workspace.settings = workspace.settings.model_copy(update={"os_login": "on", "ttl": "none"})
     workspace.create()
     return workspace
@@ -166,10 +169,10 @@ def test_key_is_imported_for_30_days(forever: Workspace) -> None:
 
 
 def test_expired_key_cannot_log_in(forever: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert entered(forever) == 0
-    later(forever, monkeypatch, 31)
+    assert provision_exit_code(forever) == 0
+    advance_clocks(forever, monkeypatch, 31)
     monkeypatch.setattr(login, "renew_imported_key", lambda project: None)
-    assert entered(forever) == EXIT_UNREACHABLE
+    assert provision_exit_code(forever) == EXIT_UNREACHABLE
 
 
 @pytest.mark.parametrize("days", [24, 31])
@@ -177,10 +180,10 @@ def test_task_renews_key_in_its_last_week_and_after(
     forever: Workspace, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     forever.cloud.emulator.calls.clear()
-    assert entered(forever) == 0
+    assert provision_exit_code(forever) == 0
     assert forever.cloud.emulator.counted() == []
-    later(forever, monkeypatch, days)
-    assert entered(forever) == 0
+    advance_clocks(forever, monkeypatch, days)
+    assert provision_exit_code(forever) == 0
     assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.counted()
     imported = login.recorded_login(forever.project)
     assert imported is not None
@@ -190,11 +193,11 @@ def test_task_renews_key_in_its_last_week_and_after(
 def test_failed_renewal_is_printed_and_task_continues(
     forever: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later(forever, monkeypatch, 24)
+    advance_clocks(forever, monkeypatch, 24)
     forever.cloud.emulator.faults.add(
         http_error(403, "forbidden", "not you", call="oslogin.*", times=None)
     )
-    assert entered(forever) == 0
+    assert provision_exit_code(forever) == 0
     (note,) = [note for note in forever.notes if "login profile" in note]
     assert note.startswith(
         "this project's key in your login profile expires in 5 days, and it was not renewed: "
@@ -220,10 +223,7 @@ def test_gc_removes_imported_key_when_no_vm_is_left(forever: Workspace) -> None:
     )
     assert (done.exit_code, logins.keys) == (0, ())
     assert done.text == "deleted the key me@example.com (OS Login)"
-    assert (
-        vm_gc(forever.project, yes=True, check=False, confirm=None).text
-        == "nothing of ours is left behind"
-    )
+    assert vm_gc(forever.project, yes=True, check=False, confirm=None).text == "no orphans"
     assert forever.create().exit_code == 0
 
 

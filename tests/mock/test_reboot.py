@@ -1,4 +1,4 @@
-"""What a reboot loses, what it keeps, what user-data brings back; and a disk that is full."""
+"""Reboots of a mock host: what is lost, kept, restored by user-data; and a full disk."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ R = "$PROVISION_MOCK_ROOT"
 
 def test_reboot_loses_what_cos_loses(cos: MockHost) -> None:
     cos.run(
-        "sudo cos-extensions install gpu; sudo mount --bind /var/lib/nvidia /var/lib/nvidia; sudo mount -o remount,exec /var/lib/nvidia"
+        "sudo cos-extensions install gpu; "
+        "sudo mount --bind /var/lib/nvidia /var/lib/nvidia; "
+        "sudo mount -o remount,exec /var/lib/nvidia"
     )
     cos.run(
-        f'for dir in etc tmp run mnt/disks var/lib/cloud; do echo x >"{R}/$dir/mine"; done; echo x >"{R}/etc/hosts"'
+        f'for dir in etc tmp run mnt/disks var/lib/cloud; do echo x >"{R}/$dir/mine"; done; '
+        f'echo x >"{R}/etc/hosts"'
     )
     cos.run(f'for dir in var home/user var/lib/google var/tmp; do echo x >"{R}/$dir/mine"; done')
     cos.run("sudo systemctl start gcr-online.target; sleep 1020 >/dev/null 2>&1 &")
@@ -68,7 +71,8 @@ def test_restart_policies_act_before_gpu_devices_exist(
     cos.run("sudo cos-extensions install gpu")
     run = "docker run -d --init --entrypoint sleep"
     cos.run(
-        f"{run} --name plain python:3.11 infinity; {run} --name back --restart unless-stopped python:3.11 infinity"
+        f"{run} --name plain python:3.11 infinity; "
+        f"{run} --name back --restart unless-stopped python:3.11 infinity"
     )
     cos.run(
         f"{run} --name stopped --restart unless-stopped python:3.11 infinity; docker stop stopped"
@@ -169,7 +173,10 @@ def test_starting_unit_is_activating(cos: MockHost) -> None:
             "unknown encoding 'rot13'",
         ),
         (
-            "#cloud-config\nwrite_files:\n  - path: /etc/x\n    permissions: '99'\n    content: x\n",
+            (
+                "#cloud-config\nwrite_files:\n"
+                "  - path: /etc/x\n    permissions: '99'\n    content: x\n"
+            ),
             "permissions '99'",
         ),
         (

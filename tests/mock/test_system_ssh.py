@@ -95,7 +95,8 @@ def test_host_serves_as_gateway_of_another(cos: MockHost, system_ssh: Run, tmp_p
             f"[127.0.0.1]:{gate.port} {gate.host_key}\n[127.0.0.1]:{far.port} {far.host_key}\n"
         )
         config.write_text(
-            f"Host *\n  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n  User user\n  HostName 127.0.0.1\n"
+            f"Host *\n  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n"
+            "  User user\n  HostName 127.0.0.1\n"
             f"Host gate\n  Port {gate.port}\n  IdentityFile {gate.identity}\n"
             f"Host far\n  Port {far.port}\n  IdentityFile {far.identity}\n  ProxyJump gate\n"
         )

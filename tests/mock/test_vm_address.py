@@ -1,4 +1,4 @@
-"""A VM that is not reached: what the cloud knows of it is said, and a VM that moved is found again."""
+"""A VM that does not answer: stopped, deleted, or reached at its new address."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_vm_ssh_reports_stopped_vm(workspace: Workspace) -> None:
 
 
 def test_moved_vm_is_reached_at_new_address(workspace: Workspace) -> None:
-    """Somebody stopped and started it: an external address is another one after that."""
+    """After a stop and a start a VM has another external address."""
     workspace.create()
     address = record(workspace).address
     records(workspace).put(replace(record(workspace), address="127.0.0.9"))

@@ -1,4 +1,4 @@
-"""The life of a VM through the use cases: made, looked at, stopped by the cloud, started again, deleted; and what bad luck says."""
+"""`vm.create` for one VM: second runs, dry runs, interruptions and failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ from tests.mock.workspace import HERE, ZONE, Workspace
 pytestmark = pytest.mark.timeout(240)
 
 CHECK = Targets(check=True)
-RUNS = f"dev runs in {ZONE}; `invoke vm.create --name dev` continues, `invoke vm.delete --name dev` removes it"
+RUNS = (
+    f"dev runs in {ZONE}; `invoke vm.create --name dev` continues, "
+    "`invoke vm.delete --name dev` removes it"
+)
 
 
 def statuses(done: TaskResult) -> set[str]:
@@ -256,9 +259,9 @@ def test_running_vm_line_mentions_billing_only_on_a_real_cloud(workspace: Worksp
         program_argv0="inv",
     )
     text = running_vm_line(real, Vm(name="dev", zone="z", status="RUNNING", machine_type="m"))
-    assert (
-        text
-        == "dev runs and bills in z; `inv vm.create --name dev` continues, `inv vm.delete --name dev` removes it"
+    assert text == (
+        "dev runs and bills in z; `inv vm.create --name dev` continues, "
+        "`inv vm.delete --name dev` removes it"
     )
     assert (WaitLimits.of(real).host_keys_s, WaitLimits.of(workspace.project).host_keys_s) == (
         180.0,

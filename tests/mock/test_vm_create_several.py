@@ -1,4 +1,4 @@
-"""Several VMs at once, and one VM asked of several zones at once, through the use cases."""
+"""`vm.create` for several VMs at once, and for one VM in several zones at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed run leaves, through the use cases: vm.list names it, vm.create takes it up, vm.gc removes it."""
+"""VMs of killed runs: vm.list prints them, vm.create recovers them, vm.gc deletes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collect(
 
 
 def killed_after_insert(workspace: Workspace, zone: str) -> None:
-    """The state of the world after a run that asked for the VM and was killed before it saw it."""
+    """Leave what a run leaves that was killed after it requested the VM."""
     project = workspace.project
     request_id = new_request_id()
     owner = project.ensure_owner()
@@ -45,7 +45,7 @@ def test_gc_without_orphans_changes_nothing(workspace: Workspace) -> None:
     }
     workspace.create()
     done = collect(workspace, yes=True)
-    assert (done.text, done.document["changed"]) == ("nothing of ours is left behind", False)
+    assert (done.text, done.document["changed"]) == ("no orphans", False)
     assert workspace.listed() == [("dev", "RUNNING")]
 
 
@@ -97,7 +97,7 @@ def test_renamed_folder_creates_no_second_vm_and_deletes_none(
 def test_gc_keeps_vm_that_a_run_completes_meanwhile(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
-    """The VM is listed while its run still works on it; the run ends well before somebody says yes."""
+    """The VM is listed while its run creates it; the run completes before the user confirms."""
     killed_after_insert(workspace, ZONE)
     real = orphans.find_orphans
 

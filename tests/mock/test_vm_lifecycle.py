@@ -1,4 +1,4 @@
-"""VMs stopped, started, reset, labelled, watched and waited for, through the use cases."""
+"""`vm.stop`, `start`, `reset`, `extend`, `label`, `serial` and `wait` on the mock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUICK = WaitLimits(host_keys_s=5.0, ssh_s=20.0, pause_s=0.05, attributes_pause_s
 
 @dataclass
 class Hand:
-    """A clock that a test moves by hand: waiting costs no time, and may do something."""
+    """A clock that a test advances: waiting takes no time, and may call functions."""
 
     seconds: float = 0.0
     does: Iterator[Callable[[], object]] = field(default_factory=lambda: iter(()))
@@ -110,12 +110,13 @@ def test_stop_and_start_keep_vm_and_disk(workspace: Workspace) -> None:
 
 @pytest.mark.parametrize("way", ["reset", "stop and start"])
 def test_recipe_shows_no_difference_after_boot(workspace: Workspace, way: str) -> None:
-    """What COS loses is lost on the mock host too: memory, /etc, mounts, the exec remount, processes. The boot unit brings it back."""
+    """The mock host loses what COS loses (/etc, mounts, processes); the boot unit restores it."""
     workspace.create()
     host = workspace.cloud.host("dev")
     boot_id = host.path("/proc/sys/kernel/random/boot_id").read_text()
     host.run(
-        'for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; sleep 1021 >/dev/null 2>&1 &'
+        'for dir in etc run tmp; do echo x >"$PROVISION_MOCK_ROOT/$dir/mine"; done; '
+        "sleep 1021 >/dev/null 2>&1 &"
     )
     if way == "reset":
         done = vm_reset(workspace.project, "dev", limits=QUICK)
@@ -262,7 +263,7 @@ def test_pattern_acts_on_several_vms(three: Workspace) -> None:
 
 
 def test_name_without_match_is_usage_error(workspace: Workspace) -> None:
-    """A mistake of whoever typed it, and no refusal of the cloud: exit 2, and what there is."""
+    """The user's mistake, not a refusal of the cloud: exit code 2, with the names of the VMs."""
 
     def extend(project: Project, name: str) -> TaskResult:
         return vm_extend(project, "2h", name)
@@ -354,7 +355,7 @@ def test_serial_removes_terminal_control_sequences(workspace: Workspace) -> None
 
 
 def followed(workspace: Workspace, *does: Callable[[], object]) -> tuple[TaskResult, list[str]]:
-    """What comes of following the serial port while this happens, one thing at each look; and the lines that are printed."""
+    """Follow the serial port, one call of `does` at each pause; return the result and the lines."""
     printed = bytearray()
     project = replace(workspace.project, stdout=printed.extend)
     done = vm_serial(project, "dev", follow=True, clock=Hand(does=iter(does)).time)
@@ -443,7 +444,7 @@ def test_wait_raises_when_timeout_is_over(workspace: Workspace) -> None:
 
 
 def test_wait_and_extend_accept_spans_below_ttl_bounds(workspace: Workspace) -> None:
-    """The bounds of a time to live are none of theirs; what is left in the end is held to them."""
+    """The bounds of a time to live apply to the sum, not to the span that is given."""
     workspace.create()
     assert (
         vm_wait(
@@ -532,7 +533,7 @@ def test_extend_of_stopped_vm_applies_to_next_run_only(workspace: Workspace) -> 
 
 
 def test_extend_of_running_vm_needs_restart(workspace: Workspace) -> None:
-    """As the API documents it: setScheduling "on a stopped instance" only. The refusal is verbatim, and what can be done stands below."""
+    """The API documents setScheduling "on a stopped instance" only; the refusal has a remedy."""
     workspace.create()
     with pytest.raises(CloudError) as caught:
         vm_extend(workspace.project, "2h", "dev")

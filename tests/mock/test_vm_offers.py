@@ -1,4 +1,4 @@
-"""`vm.offers` on the mock: what is listed, what it costs, what the quota leaves; and what is said when the cloud is silent."""
+"""`vm.offers` on the mock: machines, prices, quotas, and the packaged table without the cloud."""
 
 from __future__ import annotations
 

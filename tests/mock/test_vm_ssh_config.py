@@ -1,4 +1,4 @@
-"""What `vm.ssh-config` prints, in the hands of the system's ssh: included from its configuration, connections shared."""
+"""The fragment of `vm.ssh-config`, included from the configuration of the system's ssh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture
 def near(workspace: Workspace) -> Iterator[Workspace]:
-    """A project whose state lies as deep as in a home: pytest's own folders are too deep for a socket."""
+    """A project with a short state folder: the path of pytest's own is too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="my home ", dir="/tmp") as home:
         workspace.state_dir = Path(home) / "state" / "provision"
         yield workspace
@@ -103,10 +103,13 @@ def test_pinned_host_is_known_on_any_port_of_ssh_config(
 def test_aliased_host_is_reached_by_its_own_name(
     workspace: Workspace, tmp_path: Path, *, pinned: bool
 ) -> None:
-    """`ssh desk` sees no block of the alias, and its HostName, port, user and key stand nowhere else."""
+    """`ssh desk` reads no block of the alias, which alone has HostName, port, user and key."""
     with MockHost(name="desk") as desk:
         where = desk.host
-        alias = f"Host far\n  HostName {where.address}\n  Port {where.port}\n  User {where.user}\n  IdentityFile {where.identity}\n"
+        alias = (
+            f"Host far\n  HostName {where.address}\n  Port {where.port}\n"
+            f"  User {where.user}\n  IdentityFile {where.identity}\n"
+        )
         known = tmp_path / "known"
         known.write_text(f"[{where.address}]:{where.port} {where.host_key}\n")
         home = tmp_path / "home"

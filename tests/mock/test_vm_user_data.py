@@ -1,4 +1,4 @@
-"""A Container-Optimized OS machine that was not made here: what it lacks after a reboot is said, with the command that mends it."""
+"""`vm.user-data` for a Container-Optimized OS machine that was created elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_user_data_restores_foreign_host_after_reboot(workspace: Workspace, cos:
     assert first.exit_code == 0
     said = remark(first)
     assert said.startswith(
-        "nothing brings this host back after a reboot: invoke vm.user-data > user-data && gcloud compute instances "
+        "nothing brings this host back after a reboot: "
+        "invoke vm.user-data > user-data && gcloud compute instances "
     )
     assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in said
     cos.reboot()

@@ -1,4 +1,4 @@
-"""A user's project on a mock cloud, driven through the use cases."""
+"""A user's project on a mock cloud, whose tasks tests call as functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZONE = "us-central1-a"
 
 @dataclass
 class Workspace:
-    """A project folder with no configuration, on a mock cloud that lives in this process."""
+    """A project folder without configuration, on a mock cloud in this process."""
 
     folder: Path
     state_dir: Path
@@ -34,7 +34,7 @@ class Workspace:
 
     @property
     def project(self) -> Project:
-        """A fresh session, as each command has its own."""
+        """A new project, as each task gets one."""
         return Project(
             self.settings,
             self.state_dir,
@@ -61,5 +61,5 @@ class Workspace:
         return [(vm["name"], vm["status"]) for vm in vm_list(self.project).document["vms"]]
 
     def stop(self, name: str = "dev") -> None:
-        """The cloud stops it, as it does at the end of its time to live."""
+        """Stop the VM through the cloud, as happens at the end of its time to live."""
         self.project.connect_cloud().stop(name, ZONE, request_id=new_request_id())

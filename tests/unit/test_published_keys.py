@@ -1,4 +1,4 @@
-"""What a VM has published about itself: where it is looked for, how often, and what of it is believed."""
+"""Host keys that a VM publishes: where they are read, how often, and which are accepted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused(status: int) -> CloudRefused:
 
 @dataclass
 class Cloud:
-    """A cloud that answers with what a test puts into it, and counts."""
+    """A cloud that returns what a test sets, and counts the requests."""
 
     attributes: Mapping[str, str] | CloudRefused = field(default_factory=dict)
     console: str = ""

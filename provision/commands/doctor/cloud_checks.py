@@ -57,7 +57,7 @@ class CloudChecks:
             yield Check("project", Verdict.FAIL, error.what, error.why, error.fix)
             return
         except OSError:
-            what = "not looked at: the mock keeps its state with the rest"
+            what = "not checked: the mock keeps its state with the rest"
             yield Check("project", Verdict.UNKNOWN, what)
             yield from self._not_checked("the mock did not start")
             return
@@ -88,7 +88,7 @@ class CloudChecks:
 
     def _not_checked(self, why: str) -> Iterator[Check]:
         for name in self._checks_by_name():
-            yield Check(name, Verdict.UNKNOWN, f"not looked at: {why}")
+            yield Check(name, Verdict.UNKNOWN, f"not checked: {why}")
 
     def _project_check(self, client: ComputeClient) -> Check:
         """Whether the project can be read, with the Compute Engine API enabled."""
@@ -137,7 +137,7 @@ class CloudChecks:
 
     def _quota_checks(self, client: ComputeClient) -> list[Check]:
         if not self.zones:
-            what = "not looked at: no zone fits, so no region is meant"
+            what = "not checked: no zone fits, so no region is meant"
             return [Check("quota", Verdict.UNKNOWN, what)]
         quotas = queries.fetch_quotas(client, [*dict.fromkeys(map(region_of, self.zones))])
         return quota_checks(quotas, self.spec, self.zones, client.project)

@@ -61,19 +61,19 @@ def vm_gc(
     )
     user = project.ensure_owner().rpartition("-")[0]
     entries = _open_entries(project)
-    found = _find(project, context, entries, every_key=every_key)
+    report = _find(project, context, entries, every_key=every_key)
     if check:
-        return _report(found, [EXIT_WOULD_CHANGE] if found.orphans else [])
+        return _report(report, [EXIT_WOULD_CHANGE] if report.orphans else [])
     for journal, entry in entries:
-        if entry in found.finished_entries and not journal.is_claimed(entry.name):
+        if entry in report.finished_entries and not journal.is_claimed(entry.name):
             journal.mark(entry.request_id, GONE)
-    if not found.orphans:
-        return _report(found, [])
-    project.emit(Note(_table(found.orphans)))
+    if not report.orphans:
+        return _report(report, [])
+    project.emit(Note(_table(report.orphans)))
     if not yes:
         whose = f", made by anybody whose login name is {user}" if every_key else ""
-        _require_confirmation(project, found, f"Delete {_counts(found.orphans)}{whose}?", confirm)
-    return _delete_all(project, context, found)
+        _require_confirmation(project, report, f"Delete {_counts(report.orphans)}{whose}?", confirm)
+    return _delete_all(project, context, report)
 
 
 def _open_entries(project: Project) -> list[tuple[Journal, Entry]]:
@@ -104,13 +104,13 @@ def _find(
         return label.rpartition("-")[0] == user if every_key else label == owner
 
     claimed = [entry.name for journal, entry in entries if journal.is_claimed(entry.name)]
-    found = find_orphans(context, is_owner, [entry for _, entry in entries], claimed)
+    report = find_orphans(context, is_owner, [entry for _, entry in entries], claimed)
     orphans = [
         orphan
-        for orphan in found.orphans
+        for orphan in report.orphans
         if not _is_claimed(project, orphan) and not _is_completed(project, orphan)
     ]
-    return replace(found, orphans=(*orphans, *_find_unused_key(project, context, orphans)))
+    return replace(report, orphans=(*orphans, *_find_unused_key(project, context, orphans)))
 
 
 def _is_claimed(project: Project, orphan: Orphan) -> bool:
@@ -146,11 +146,11 @@ def _find_unused_key(
 
 
 def _require_confirmation(
-    project: Project, found: OrphanReport, question: str, confirm: Confirm | None
+    project: Project, report: OrphanReport, question: str, confirm: Confirm | None
 ) -> None:
     if confirm is not None and confirm(question):
         return
-    for error in found.errors:
+    for error in report.errors:
         project.emit(Note(str(error)))
     why = "there is no terminal to ask on" if confirm is None else "the answer was no"
     raise UsageError("nothing was deleted", why=why, fix=f"{project.program_argv0} vm.gc --yes")
@@ -218,14 +218,14 @@ class _Deletion:
         return True
 
 
-def _delete_all(project: Project, context: CloudContext, found: OrphanReport) -> TaskResult:
+def _delete_all(project: Project, context: CloudContext, report: OrphanReport) -> TaskResult:
     """Delete the orphans side by side; the key last, and only when all of them are deleted."""
     deletion = _Deletion(project, context)
     acts = collect_results(
-        [orphan for orphan in found.orphans if orphan.kind != KEY], deletion.delete
+        [orphan for orphan in report.orphans if orphan.kind != KEY], deletion.delete
     )
     if all(act.value for act in acts):  # a VM that is left has to be opened yet
-        keys = [orphan for orphan in found.orphans if orphan.kind == KEY]
+        keys = [orphan for orphan in report.orphans if orphan.kind == KEY]
         acts += collect_results(keys, deletion.remove_key)
     deleted = [act.item for act in acts if act.value]
     lines = [
@@ -233,33 +233,33 @@ def _delete_all(project: Project, context: CloudContext, found: OrphanReport) ->
         for orphan in deleted
     ]
     errors = [act.error for act in acts if act.error is not None]
-    return _result(found, deleted, errors, lines or ["nothing was deleted"], [])
+    return _result(report, deleted, errors, lines or ["nothing was deleted"], [])
 
 
 # --- results --------------------------------------------------------------------------------------
 
 
-def _report(found: OrphanReport, codes: Sequence[int]) -> TaskResult:
+def _report(report: OrphanReport, codes: Sequence[int]) -> TaskResult:
     """The result without a deletion."""
-    lines = [] if found.errors else ["nothing of ours is left behind"]
-    if found.orphans:
-        lines = [_table(found.orphans)]
-    return _result(found, [], [], lines, codes)
+    lines = [] if report.errors else ["no orphans"]
+    if report.orphans:
+        lines = [_table(report.orphans)]
+    return _result(report, [], [], lines, codes)
 
 
 def _result(
-    found: OrphanReport,
+    report: OrphanReport,
     deleted: Sequence[Orphan],
     errors: Sequence[ProvisionError],
     lines: Sequence[str],
     codes: Sequence[int],
 ) -> TaskResult:
     """What was found and deleted, the errors, and what the cloud did not describe."""
-    all_errors = (*errors, *found.errors)
+    all_errors = (*errors, *report.errors)
     document = {
-        "strays": [orphan.as_dict() for orphan in found.orphans],
+        "strays": [orphan.as_dict() for orphan in report.orphans],
         "deleted": [orphan.as_dict() for orphan in deleted],
-        "unseen": [error.as_dict() for error in found.errors],
+        "unseen": [error.as_dict() for error in report.errors],
         "changed": bool(deleted) or EXIT_WOULD_CHANGE in codes,
     }
     if all_errors:
