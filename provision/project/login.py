@@ -89,7 +89,7 @@ def renew_imported_key(project: Project) -> None:
     login = recorded_login(project)
     if login is not None and login.expires_s - now() > RENEWED_BEFORE_END_S:
         return
-    if not project.is_first_time("OS Login key renewed"):
+    if not project.mark_once("OS Login key renewed"):
         return
     try:
         _import_key(project, project.connect_cloud())

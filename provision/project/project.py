@@ -63,20 +63,20 @@ class Project:
     stdin: int | None = None
     """The file descriptor that the user's program reads; None when there is no input."""
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    first_times: set[str] = field(default_factory=set, compare=False)
-    """Keys that `is_first_time` has seen in this call."""
+    marks: set[str] = field(default_factory=set, compare=False)
+    """What `mark_once` was called with in this call."""
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def is_first_time(self, key: str) -> bool:
-        """Return True for the first call with this key, False for every later one."""
-        is_first = key not in self.first_times
-        self.first_times.add(key)
-        return is_first
+    def mark_once(self, mark: str) -> bool:
+        """Remember the mark; return True the first time, False for every later call with it."""
+        is_new = mark not in self.marks
+        self.marks.add(mark)
+        return is_new
 
     def note_once(self, text: str) -> None:
         """Print a line to the user, the first time only."""
-        if self.is_first_time(text):
+        if self.mark_once(text):
             self.emit(Note(text))
 
     def with_program_name(self, text: str) -> str:
