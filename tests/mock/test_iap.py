@@ -19,6 +19,7 @@ from provision.core.errors import EXIT_UNREACHABLE, TunnelRefused, Unreachable
 from provision.core.model import Host
 from provision.core.shell import command
 from provision.hosts.ssh import terminal
+from provision.project.mock import ProjectMock
 from provision.testing import gcloud
 from tests.mock.workspace import ZONE, Workspace
 
@@ -121,7 +122,7 @@ def test_missing_gcloud_is_reported_without_retry(
     tunnelled: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tunnelled.create()
-    monkeypatch.setattr(gcloud, "install", lambda _folder: "/nowhere/gcloud")
+    monkeypatch.setattr(ProjectMock, "gcloud_path", Path("/nowhere/gcloud"))
     with pytest.raises(TunnelRefused, match="gcloud is not installed") as caught:
         tunnelled.create()
     assert "/nowhere/gcloud" in caught.value.why

@@ -11,7 +11,7 @@ from provision.cloud.lifecycle import orphans
 from provision.cloud.lifecycle.context import new_request_id
 from provision.cloud.lifecycle.journal import INTENT, MADE
 from provision.commands.shared.result import TaskResult
-from provision.commands.vm import gc as vm_garbage
+from provision.commands.vm import gc as vm_gc_module
 from provision.commands.vm.gc import vm_gc
 from provision.core.errors import EXIT_WOULD_CHANGE, CloudError, UsageError
 from tests.mock.workspace import ZONE, Workspace
@@ -93,7 +93,7 @@ def test_renamed_folder_creates_no_second_vm_and_deletes_none(
     assert collect(workspace, yes=True, every_key=True).document["strays"] == []
 
 
-@pytest.mark.parametrize("late", ["survey", "answer"])
+@pytest.mark.parametrize("late", ["search", "answer"])
 def test_gc_keeps_vm_that_a_run_completes_meanwhile(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
@@ -105,10 +105,10 @@ def test_gc_keeps_vm_that_a_run_completes_meanwhile(
         journal = workspace.project.journal
         journal.mark(journal.open()[0].request_id, MADE)
 
-    def survey(*words: Any) -> Any:
+    def find_orphans(*words: Any) -> Any:
         found = real(*words)
         assert [stray.name for stray in found.orphans] == ["dev"]
-        if late == "survey":
+        if late == "search":
             meanwhile()
         return found
 
@@ -116,7 +116,7 @@ def test_gc_keeps_vm_that_a_run_completes_meanwhile(
         meanwhile()
         return True
 
-    monkeypatch.setattr(vm_garbage, "survey", survey)
+    monkeypatch.setattr(vm_gc_module, "find_orphans", find_orphans)
     done = vm_gc(workspace.project, yes=False, check=False, confirm=confirm)
     assert done.document["deleted"] == []
     assert workspace.listed() == [("dev", "RUNNING")]
