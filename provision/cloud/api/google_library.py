@@ -1,8 +1,8 @@
 """Loads Google's client library, as little of it as needed, and converts its messages to JSON.
 
-Importing `google.cloud.compute_v1` imports the clients of all hundred services: 3.3 s of processor
-time (google-cloud-compute 1.56.0), where those in use take one. That is why the package's
-`__init__` is bypassed, here and nowhere else.
+Importing `google.cloud.compute_v1` imports the clients of all hundred services: 4.5 s of processor
+time, where those in use take 1.7 s (measured with google-cloud-compute 1.56.0 on two cores). That
+is why the package's `__init__` is bypassed, here and nowhere else.
 """
 
 from __future__ import annotations

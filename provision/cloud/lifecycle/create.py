@@ -67,28 +67,29 @@ def create_vm(
         why = f"label {OWNER_LABEL} tells ours from others'"
         raise SettingsError("a VM without an owner", where="labels", why=why)
     with context.journal.claim(spec.name, context.note):
-        recovered = recover_vms(context, spec.name)
-        listed = context.cloud.list({OWNER_LABEL: ANY})
-        namesakes = [vm for vm in listed if vm.name == spec.name]
-        existing = (
-            [vm for vm in namesakes if is_owned_by(vm, owner)]
-            or recovered
-            or find_unlisted(context, spec.name, namesakes)
-        )
-        expired: tuple[str, CloudRefused] | None = None
-        if existing:
-            vm = choose_one(context, existing, recovered)
-            kept = _keep_unless_expired(context, spec, vm)
-            if isinstance(kept, Created):
-                return kept
-            expired = vm.zone, kept
+        vm, namesakes = _find_existing(context, spec.name, owner)
+        kept = None if vm is None else _keep_unless_expired(context, spec, vm)
+        if isinstance(kept, Created):
+            return kept
         check_no_namesake(namesakes, owner)
         if search is None:
             search = plan_search(context, [spec], places, new=1)
         search = search.copy()
-        if expired is not None:
-            search.record_refusal(*expired)
+        if vm is not None and kept is not None:
+            search.record_refusal(vm.zone, kept)
         return _ask_zones(context, spec, search, width)
+
+
+def _find_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | None, Sequence[Vm]]:
+    """Return the owner's VM of this name, or None, and the listed VMs of this name of any owner."""
+    recovered = recover_vms(context, name)
+    listed = [vm for vm in context.cloud.list({OWNER_LABEL: ANY}) if vm.name == name]
+    existing = (
+        [vm for vm in listed if is_owned_by(vm, owner)]
+        or recovered
+        or find_unlisted(context, name, listed)
+    )
+    return (choose_one(context, existing, recovered) if existing else None), listed
 
 
 def _keep_unless_expired(context: CloudContext, spec: VmSpec, vm: Vm) -> Created | CloudRefused:

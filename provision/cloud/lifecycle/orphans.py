@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from provision.cloud.api.labels import ANY, OWNER_LABEL, REQUEST_LABEL
-from provision.cloud.api.protocol import ComputeCloud, Disk, OperationResult
+from provision.cloud.api.protocol import ComputeCloud, Disk, Listing, OperationResult
 from provision.cloud.lifecycle import idle_delete
 from provision.cloud.lifecycle.batch import Result, collect_results
 from provision.cloud.lifecycle.context import CloudContext
@@ -104,25 +104,38 @@ def find_orphans(
         [entry for entry in own if not any(_is_vm_of(entry, vm) for vm in listing.vms)],
         lambda entry: cloud.get(entry.name, entry.zone),
     )
-    found = [result.value for result in unlisted if result.value is not None]
-    vms = [vm for vm in (*listing.vms, *found) if is_owner(vm.labels.get(OWNER_LABEL, ""))]
-    errors: list[ProvisionError] = [
-        CloudError("its VMs could not be listed", where=failure.zone, why=failure.why)
-        for failure in listing.failures
-    ]
-    now = _current_time(cloud, vms, errors)
+    vms = [*listing.vms, *(result.value for result in unlisted if result.value is not None)]
+    owned = [vm for vm in vms if is_owner(vm.labels.get(OWNER_LABEL, ""))]
+    errors = _listing_errors(listing)
     orphans = [
-        orphan
-        for vm in vms
-        if vm.name not in busy_names and (orphan := _orphaned_vm(vm, entries, now)) is not None
-    ]
-    orphans += [
-        _orphaned_disk(disk)
-        for disk in _unattached_disks(cloud, is_owner, errors)
-        if not _is_wanted(disk, entries, vms, busy_names)
+        *_orphaned_vms(cloud, owned, entries, busy_names, errors),
+        *(
+            _orphaned_disk(disk)
+            for disk in _unattached_disks(cloud, is_owner, errors)
+            if not _is_wanted(disk, entries, owned, busy_names)
+        ),
     ]
     finished = _finished_entries(unlisted, waits, errors)
     return OrphanReport(tuple(orphans), tuple(finished), tuple(errors))
+
+
+def _listing_errors(listing: Listing) -> list[ProvisionError]:
+    return [
+        CloudError("its VMs could not be listed", where=failure.zone, why=failure.why)
+        for failure in listing.failures
+    ]
+
+
+def _orphaned_vms(
+    cloud: ComputeCloud,
+    owned: Sequence[Vm],
+    entries: Sequence[Entry],
+    busy: set[str],
+    errors: list[ProvisionError],
+) -> list[Orphan]:
+    now = _current_time(cloud, owned, errors)
+    candidates = (_orphaned_vm(vm, entries, now) for vm in owned if vm.name not in busy)
+    return [orphan for orphan in candidates if orphan is not None]
 
 
 def _finished_entries(

@@ -106,7 +106,6 @@ class GpuType:
     machine_types: tuple[MachineType, ...]
     n1_limits: tuple[N1Limit, ...]
     memory_gb: int
-    compute_capability: str
     boot_disk_types: tuple[str, ...]
     cos_supported: bool
     cos_min_milestone: int | None
@@ -133,7 +132,6 @@ def _gpu_type(row: Mapping[str, Any]) -> GpuType:
         machine_types=tuple(_machine_type(entry) for entry in row["machine_types"] or ()),
         n1_limits=tuple(_n1_limit(entry) for entry in row["n1_limits"] or ()),
         memory_gb=row["gpu_memory_gb"],
-        compute_capability=row["compute_capability"],
         boot_disk_types=tuple(row["boot_disk_types"]),
         cos_supported=row["cos_support"]["supported"],
         cos_min_milestone=row["cos_support"]["min_milestone"],

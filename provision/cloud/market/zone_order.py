@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from provision.cloud.refusal_table import BlastRadius, Classification
 
@@ -47,10 +47,9 @@ def zones_in_order(places: Iterable[str], offering: Sequence[str]) -> ZonePlan:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The zones that are still worth asking, in order, and those that were asked."""
+    """The zones that are still worth asking, in order."""
 
     zones: tuple[str, ...]
-    asked: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, zones: Iterable[str]) -> Candidates:
@@ -81,7 +80,7 @@ class Candidates:
         left = [candidate for candidate in self.zones if not _is_within(candidate, zone, radius)]
         first = [candidate for candidate in dict.fromkeys(recommended) if candidate in left]
         rest = [candidate for candidate in left if candidate not in first]
-        return replace(self, zones=(*first, *rest), asked=(*self.asked, zone))
+        return Candidates((*first, *rest))
 
 
 def _is_within(candidate: str, zone: str, radius: BlastRadius) -> bool:
