@@ -72,7 +72,12 @@ def no_mps_in_other_topology(
     worker = settings.worker.name
     other = worker if settings.mps.topology == "containers" else worker + DAEMON_SUFFIX
     return MpsDaemon(
-        name="mps-elsewhere", container=other, present=False, alone=True, image=image, force=force
+        name="mps-elsewhere",
+        container=other,
+        present=False,
+        skip_joined=True,
+        image=image,
+        force=force,
     )
 
 

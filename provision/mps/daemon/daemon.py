@@ -50,7 +50,7 @@ class MpsDaemon(Resource):
     force: bool = False
     """Let MPS terminate the clients instead of waiting for them. A client that is killed with work
     in flight is undefined behaviour for all clients (NVIDIA MPS guide)."""
-    alone: bool = False
+    skip_joined: bool = False
     """Leave out a container that joins another one's namespaces."""
     image: str = ""
     """Stop nothing before this image is on the host: that of the container that follows."""
@@ -62,7 +62,7 @@ class MpsDaemon(Resource):
     def probe(self) -> Script:
         """Ask the daemon."""
         return status_script(
-            self.container, worker=self.worker, alone=self.alone, device=self.gpu or ""
+            self.container, worker=self.worker, skip_joined=self.skip_joined, device=self.gpu or ""
         )
 
     def read(self, text: str) -> State | None:
@@ -73,7 +73,11 @@ class MpsDaemon(Resource):
         """
         status = read_status(text)
         if not status.daemon:
-            return {"daemon": False, "left": status.left} if status.left else None
+            return (
+                {"daemon": False, "left": status.unresponsive_pids}
+                if status.unresponsive_pids
+                else None
+            )
         return {
             "daemon": True,
             "server": status.server_state,

@@ -59,8 +59,8 @@ def _not_running(evidence: Evidence) -> Finding | None:
         )
     if state != "true":
         return fail("the worker container is not running", _why_not_running(state), "invoke dev.up")
-    if missing := evidence.status.missing:
-        total = evidence.status.workers or 0
+    if missing := evidence.status.missing_workers:
+        total = evidence.status.worker_count or 0
         running = total - len(missing)
         verb = "runs" if running == 1 else "run"
         return fail(

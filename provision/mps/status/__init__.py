@@ -1,1 +1,1 @@
-"""What the MPS daemon and the driver report, as records."""
+"""The status of MPS on a host: one script, and one reader of its answer into one record."""

@@ -34,7 +34,7 @@ def status_script(
     worker: str = "",
     workers: int | None = None,
     if_enabled: str = "",
-    alone: bool = False,
+    skip_joined: bool = False,
     device: str = "",
     users: bool = False,
     if_others: bool = False,
@@ -44,8 +44,8 @@ def status_script(
 
     `container` is the daemon's. `worker` is the first worker container where that is another one,
     `workers` how many there should be (None: one for each CPU). With `if_enabled`, a boot fragment,
-    only `enabled=no` comes where the fragment is absent. `alone` ignores a container that joins
-    another one's namespaces. `device` is the GPU of the settings, index or UUID. `users` adds
+    only `enabled=no` comes where the fragment is absent. `skip_joined` ignores a container that
+    joins another one's namespaces. `device` is the GPU of the settings, index or UUID. `users` adds
     clients, GPUs and their users. `if_others` prints nothing while MPS alone holds a GPU, so that
     neither nvidia-smi nor Docker is asked without need.
     """
@@ -56,7 +56,7 @@ def status_script(
         worker=worker,
         workers="" if workers is None else workers,
         fragment=FRAGMENTS / if_enabled if if_enabled else "",
-        alone="yes" if alone else "",
+        skip_joined="yes" if skip_joined else "",
         device=device,
         users="yes" if users else "",
         if_others="yes" if if_others else "",
@@ -81,7 +81,7 @@ class MpsStatus:
     """Whether a daemon answers."""
     answer: str = ""
     """The first line that the control tool printed."""
-    left: str = ""
+    unresponsive_pids: str = ""
     """PIDs of MPS processes that live while no daemon answers."""
     v3_servers: Sequence[V3Server] = ()
     """Servers of a daemon of MPS v3 (drivers from 610 on), which this toolkit did not start."""
@@ -104,9 +104,9 @@ class MpsStatus:
     """(index, UUID) of every GPU, where the settings choose one by its index."""
     proof: tuple[tuple[str, str], ...] = ()
     """(container, what its probe client printed) for this very server; empty before a proof."""
-    workers: int | None = None
+    worker_count: int | None = None
     """How many worker containers there should be; None where the daemon's is the only one."""
-    missing: tuple[str, ...] = ()
+    missing_workers: tuple[str, ...] = ()
     """Worker containers that do not run."""
     clients: Sequence[GpuUser] = ()
     outside: Sequence[GpuUser] = ()
@@ -127,8 +127,8 @@ class MpsStatus:
     @property
     def why_no_answer(self) -> str:
         """Why no daemon answers, as far as it is known."""
-        if self.left:
-            return f"processes of MPS live and do not answer: {self.left}"
+        if self.unresponsive_pids:
+            return f"processes of MPS live and do not answer: {self.unresponsive_pids}"
         return self.answer
 
     @property
@@ -150,12 +150,12 @@ def read_status(text: str) -> MpsStatus:
     gpus = _chosen_gpus(text, values.get("chosen", "").strip())
     excluded = other_gpu_pids(text, gpus)
     clients, outside = read_gpu_users(text, values, excluded)
-    workers = parse_int(values.get("workers", ""))
+    worker_count = parse_int(values.get("workers", ""))
     return MpsStatus(
         container_running=values.get("container", "").strip() == "true",
         daemon=default_percentage is not None,
         answer=answer,
-        left=values.get("left", "").strip(),
+        unresponsive_pids=values.get("left", "").strip(),
         v3_servers=control_tool.read_v3_servers(tagged_lines(text, "named")),
         daemon_pid=parse_int(values.get("daemon", "")),
         server_pid=parse_int(server),
@@ -168,8 +168,8 @@ def read_status(text: str) -> MpsStatus:
         gpu=values.get("visible", "").strip(),
         gpu_indices=_gpu_indices(values),
         proof=_proof(values),
-        workers=workers,
-        missing=_missing_workers(values, workers),
+        worker_count=worker_count,
+        missing_workers=_missing_workers(values, worker_count),
         clients=clients,
         outside=outside,
         outside_known=values.get("users", "").strip() != "unknown",

@@ -3,10 +3,10 @@
 #
 # name: the daemon's container. worker: the first worker container where that is another one, and
 # workers: how many there should be (empty: one for each CPU). fragment: boot fragment without which
-# only `enabled=no` is printed. alone: ignore a container that joins another one's namespaces.
+# only `enabled=no` is printed. skip_joined: ignore a container that joins another's namespaces.
 # device: the GPU of the settings, index or UUID. users: also list clients, GPUs and their users.
 # if_others: print nothing while MPS alone holds a GPU. body: daemon.sh, run in the container.
-: "${name:?}" "${worker?}" "${workers?}" "${fragment?}" "${alone?}" "${device?}" "${users?}"
+: "${name:?}" "${worker?}" "${workers?}" "${fragment?}" "${skip_joined?}" "${device?}" "${users?}"
 : "${if_others?}" "${driver:?}" "${gpu_fields:?}" "${process_fields:?}" "${process_gpu_fields:?}"
 : "${body:?}"
 
@@ -25,7 +25,7 @@ fi
 state=$(docker container inspect -f '{{.State.Running}}|{{.HostConfig.PidMode}}' "$name" 2>/dev/null || true)
 echo "container=${state%%|*}"
 case $state in
-    'true|container:'*) test -z "$alone" || { echo "container=joined"; exit 0; } ;;
+    'true|container:'*) test -z "$skip_joined" || { echo "container=joined"; exit 0; } ;;
     'true|'*) ;;
     *) exit 0 ;;
 esac

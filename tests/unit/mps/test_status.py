@@ -195,17 +195,17 @@ def test_missing_lists_worker_containers_that_do_not_run() -> None:
         "container=true\nboxes=worker worker-2 worker-4 \nrunning=other worker-4 worker-2 "
         "worker \nworkers={}\n"
     )
-    assert read_status(said.format(4)).missing == ("worker-3",)
-    assert read_status(said.format(2)).missing == ()
-    assert read_status(said.format("")).missing == ()
-    assert read_status(said.format(10**9)).missing == (
+    assert read_status(said.format(4)).missing_workers == ("worker-3",)
+    assert read_status(said.format(2)).missing_workers == ()
+    assert read_status(said.format("")).missing_workers == ()
+    assert read_status(said.format(10**9)).missing_workers == (
         "worker-3",
         *(f"worker-{number}" for number in range(5, 1025)),
     )
     dead = read_status(
         "container=true\nboxes=worker worker-2 \nrunning=worker-2 worker-mps \nworkers=2\n"
     )
-    assert dead.missing == ("worker",)
+    assert dead.missing_workers == ("worker",)
 
 
 def test_why_no_answer_distinguishes_stuck_daemon_from_no_daemon() -> None:

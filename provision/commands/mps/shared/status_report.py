@@ -40,7 +40,7 @@ def status_document(project: Project, status: MpsStatus) -> dict[str, Any]:
         "outside_known": status.outside_known,
         "named": _v3_servers_document(status),
         "topology": project.settings.mps.topology,
-        "missing": list(status.missing),
+        "missing": list(status.missing_workers),
         "cpus": status.cpus or None,
         "gpu": status.gpu or None,
         "proof": dict(status.proof) or None,
@@ -167,17 +167,21 @@ def _server(status: MpsStatus) -> str:
 
 def _workers(status: MpsStatus) -> str:
     """How many worker containers run, and which do not; empty without worker containers."""
-    if not status.workers:
+    if not status.worker_count:
         return ""
-    running = f"{status.workers - len(status.missing)} of {status.workers}"
-    return f"{running}; not running: {', '.join(status.missing)}" if status.missing else running
+    running = f"{status.worker_count - len(status.missing_workers)} of {status.worker_count}"
+    return (
+        f"{running}; not running: {', '.join(status.missing_workers)}"
+        if status.missing_workers
+        else running
+    )
 
 
 def _proof(status: MpsStatus) -> str:
     """What the probe clients printed; one line for all when every one is attached."""
     if not status.proof:
-        alone = status.workers is None
-        where = "on this server" if alone else "with this server and these containers"
+        is_single = status.worker_count is None
+        where = "on this server" if is_single else "with this server and these containers"
         return f"not tried {where}: mps.enable tries it"
     if not status.attached:
         failures = [each for each in status.proof if not each[1].startswith("attached")]
