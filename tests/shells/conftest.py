@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.shells.worlds import scratch, world
+from tests.shells.shells import scratch, shell
 
-__all__ = ["scratch", "world"]
+__all__ = ["scratch", "shell"]

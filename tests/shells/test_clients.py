@@ -11,7 +11,7 @@ from provision.commands.dev.shared.clients.run import run_clients
 from provision.hosts.local import LocalTransport
 from provision.project.project import Project
 from provision.settings import Settings
-from tests.shells.worlds import Scratch
+from tests.shells.shells import Scratch
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def project(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Project:
-    """One whose host is a folder, with containers that are processes."""
+    """A project whose host is a folder and whose containers are processes."""
     scratch.enter(monkeypatch)
     docker = scratch.tools / "docker"
     docker.write_text(DOCKER)
@@ -86,7 +86,7 @@ def test_long_and_binary_lines_are_not_split(
     scratch: Scratch, project: Project, out: bytearray, err: bytearray
 ) -> None:
     done = run_clients(
-        project, LocalTransport(scratch.world.host()), [sys.executable, "-c", LINES], 4
+        project, LocalTransport(scratch.shell.host()), [sys.executable, "-c", LINES], 4
     )
     assert [each["status"] for each in done.document["clients"]] == [0, 0, 0, 0], bytes(err[-300:])
     mine = bytes(byte for byte in range(256) if byte not in b"\r\n")
@@ -108,7 +108,7 @@ def test_client_passes_sixteen_megabytes_of_output(
     scratch: Scratch, project: Project, out: bytearray
 ) -> None:
     done = run_clients(
-        project, LocalTransport(scratch.world.host()), [sys.executable, "-c", MUCH], 1
+        project, LocalTransport(scratch.shell.host()), [sys.executable, "-c", MUCH], 1
     )
     assert done.exit_code == 0
     assert out == b"".join(b"[1] %79d\n" % number for number in range(200_000))

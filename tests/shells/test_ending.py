@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from provision.commands.shared.user_program.run import end_text
-from tests.shells.worlds import Scratch
+from tests.shells.shells import Scratch
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ WILLING = "import time; print(flush=True); time.sleep(60)"
 @contextmanager
 def running(scratch: Scratch, source: str, token: str) -> Iterator[subprocess.Popen[bytes]]:
     """A started program of the run with this token."""
-    environment = scratch.world.environment(PROVISION_RUN=token)
+    environment = scratch.shell.environment(PROVISION_RUN=token)
     with subprocess.Popen(
         [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE
     ) as program:

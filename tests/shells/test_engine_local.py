@@ -18,8 +18,8 @@ from provision.core.shell import RemotePath, Script, script
 from provision.hosts.local import LocalTransport
 from provision.resources import BootRunner, Directory, File, Unit
 from provision.resources.boot import fragment
+from tests.shells.shells import Scratch
 from tests.shells.trees import tree
-from tests.shells.worlds import Scratch
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def everything(root: Path) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("become", ["none", "sudo"])
 def test_recipe_converges_and_second_run_changes_nothing(on_scratch: Scratch, become: str) -> None:
-    host = on_scratch.world.host(become)
+    host = on_scratch.shell.host(become)
     before = everything(on_scratch.root)
     foretold = run(host, recipe(), check=True)
     assert everything(on_scratch.root) == before
@@ -115,7 +115,7 @@ def test_recipe_converges_and_second_run_changes_nothing(on_scratch: Scratch, be
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Resource):
-    """Makes a file, after doing something else."""
+    """Writes a file after running another command."""
 
     before: str = ":"
 
@@ -137,7 +137,7 @@ class Step(Resource):
 
 
 def test_output_line_is_reported_while_the_command_runs(on_scratch: Scratch) -> None:
-    """The step waits for a file that only who has seen its line makes."""
+    """The step waits for a file that the test writes once it has seen the line."""
     seen = on_scratch.root / "seen"
 
     def emit(event: Event) -> None:
@@ -149,12 +149,12 @@ def test_output_line_is_reported_while_the_command_runs(on_scratch: Scratch) -> 
         before='echo downloading; while test ! -e "$R/seen"; do sleep 0.05; done',
         timeout_s=20.0,
     )
-    assert statuses(run(on_scratch.world.host(), [waiting], emit=emit)) == {"a": CHANGED}
+    assert statuses(run(on_scratch.shell.host(), [waiting], emit=emit)) == {"a": CHANGED}
 
 
 def test_failed_resource_skips_the_following_ones(on_scratch: Scratch) -> None:
     report = run(
-        on_scratch.world.host(),
+        on_scratch.shell.host(),
         [Step(name="a"), Step(name="b", before="echo oops >&2; false"), Step(name="c")],
     )
     assert statuses(report) == {"a": CHANGED, "b": FAILED, "c": SKIPPED}
@@ -164,7 +164,7 @@ def test_failed_resource_skips_the_following_ones(on_scratch: Scratch) -> None:
 
 def test_resource_that_exceeds_its_timeout_fails(on_scratch: Scratch) -> None:
     report = run(
-        on_scratch.world.host(),
+        on_scratch.shell.host(),
         [Step(name="a", before="echo begun; sleep 300", timeout_s=1.0), Step(name="b")],
     )
     assert statuses(report) == {"a": FAILED, "b": SKIPPED}
@@ -173,18 +173,18 @@ def test_resource_that_exceeds_its_timeout_fails(on_scratch: Scratch) -> None:
 
 
 def test_unset_variable_fails_the_resource(on_scratch: Scratch) -> None:
-    report = run(on_scratch.world.host(), [Step(name="a", before='rm -rf "$nothing/"')])
+    report = run(on_scratch.shell.host(), [Step(name="a", before='rm -rf "$nothing/"')])
     assert statuses(report) == {"a": FAILED}
 
 
 def test_missing_program_fails_the_resource(on_scratch: Scratch) -> None:
-    report = run(on_scratch.world.host(), [Step(name="a", before="no-such-program --x")])
+    report = run(on_scratch.shell.host(), [Step(name="a", before="no-such-program --x")])
     assert statuses(report) == {"a": FAILED}
     assert "not found" in str(report.outcomes[0].error)
 
 
 class Cutting(LocalTransport):
-    """Loses the connection after so many bytes of all answers."""
+    """Loses the connection after this many bytes of output."""
 
     def __init__(self, host: Host, cut_at: int) -> None:
         super().__init__(host)
@@ -211,7 +211,7 @@ class Cutting(LocalTransport):
 
 
 class Counting(LocalTransport):
-    """Counts the bytes of all answers."""
+    """Counts the bytes of output."""
 
     count = 0
 
@@ -245,7 +245,7 @@ def steps() -> list[Resource]:
 def test_run_interrupted_anywhere_reports_truthfully_and_next_run_converges(
     on_scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = on_scratch.world.host()
+    host = on_scratch.shell.host()
     whole = Counting(host)
     converge(whole, steps(), lambda event: None, clock=time.monotonic)
     seen = set()
@@ -272,7 +272,7 @@ def test_run_interrupted_anywhere_reports_truthfully_and_next_run_converges(
                 if found[name] is CHANGED:
                     assert (on_scratch.root / path).exists()
             seen.add(tuple(found.values()))
-            mine.gone_within(20.0)
+            mine.wait_until_gone(20.0)
             assert not list(on_scratch.root.glob("etc/text.provision.*"))
             after = run(host, steps())
             assert set(statuses(after).values()) <= {OK, CHANGED}

@@ -17,7 +17,7 @@ from provision.core.job import script_command
 from provision.core.shell import script
 from provision.recipes import idle_texts
 from provision.settings import Settings
-from tests.shells.worlds import Scratch
+from tests.shells.shells import Scratch
 
 LIMIT_S = 45 * 60
 MINUTE = 60
@@ -67,7 +67,7 @@ class Idle:
         self.says_otherwise("timeout -k 5 20 ", "timeout -k 1 1 ")
 
     def says_otherwise(self, words: str, instead: str) -> None:
-        """Let the script say something else in one place."""
+        """Replace a part of the script."""
         text = self.file.read_text()
         assert text.count(words) == 1
         self.file.write_text(text.replace(words, instead))
@@ -94,7 +94,7 @@ class Idle:
         (self.scratch.tools / "boot-state").write_text(f"{state}\n")
 
     def terminal(self, number: int, *, read_s: float, written_s: float) -> None:
-        """A terminal that was read and written so many seconds ago."""
+        """Add a terminal with its last input and output, in seconds before now."""
         path = self.root / "dev/pts" / str(number)
         path.touch()
         now = time.time()
@@ -112,9 +112,9 @@ class Idle:
         (self.root / "proc/uptime").write_text(f"{self.uptime_s}.42 7.00\n")
         asked = self.scratch.tools / "asked"
         asked.unlink(missing_ok=True)
-        world = self.scratch.world
-        path = os.pathsep.join([str(self.scratch.tools), world.path])
-        done = world.run(
+        shell = self.scratch.shell
+        path = os.pathsep.join([str(self.scratch.tools), shell.path])
+        done = shell.run(
             'exec sh "$1" "$2"',
             str(self.file),
             str(LIMIT_S),

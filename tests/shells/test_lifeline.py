@@ -17,13 +17,13 @@ from provision.core.exchange import Listener, exchange
 from provision.core.job import Section, job_command, script_command
 from provision.core.shell import Script, script
 from provision.hosts.local import LocalTransport
-from tests.shells.trees import Tree, channel, given, read_until, tree
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
+from tests.shells.trees import Tree, channel, read_until, required, tree
 
 pytestmark = pytest.mark.slow
 
 SOON_S = 20.0
-"""Generous: machines that run tests are busy. Without a lifeline it would be 300 s."""
+"""Time limit of the tests, for a busy machine. Without a lifeline processes run for 300 s."""
 PATIENCE_S = 1
 
 FAMILY = script("""
@@ -51,61 +51,63 @@ def sent(body: Script, ballast: int = 0) -> tuple[str, bytes]:
 
 
 def open_all(
-    stack: ExitStack, world: World, mine: Tree, commands: Iterable[tuple[str, bytes]]
+    stack: ExitStack, shell: Shell, mine: Tree, commands: Iterable[tuple[str, bytes]]
 ) -> list[subprocess.Popen[bytes]]:
-    """Several channels at once: what takes seconds to end can end together."""
+    """Open several channels at once, so that their processes end at the same time."""
     return [
-        stack.enter_context(channel(world, mine, command, stdin)) for command, stdin in commands
+        stack.enter_context(channel(shell, mine, command, stdin)) for command, stdin in commands
     ]
 
 
 def hang_up(process: subprocess.Popen[bytes]) -> None:
-    given(process.stdin).close()
-    given(process.stdout).close()
+    required(process.stdin).close()
+    required(process.stdout).close()
 
 
-def test_every_process_ends_with_the_connection(world: World) -> None:
+def test_every_process_ends_with_the_connection(shell: Shell) -> None:
     commands = [sent(body, ballast) for body in (FAMILY, STUBBORN) for ballast in (0, 150_000)]
     with tree() as mine, ExitStack() as stack:
         running = open_all(
-            stack, world, mine, [*commands, script_command(FAMILY), script_command(STUBBORN)]
+            stack, shell, mine, [*commands, script_command(FAMILY), script_command(STUBBORN)]
         )
         for process in running:
             read_until(process.stdout, b"ready")
-        mine.reached(lambda alive: sum("sleep 30" in line for line in alive.values()) >= 3 * 4 + 3)
+        mine.wait_until(
+            lambda alive: sum("sleep 30" in line for line in alive.values()) >= 3 * 4 + 3
+        )
         for process in running:
             hang_up(process)
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
-def test_connection_lost_at_start_leaves_no_process(world: World) -> None:
+def test_connection_lost_at_start_leaves_no_process(shell: Shell) -> None:
     with tree() as mine, ExitStack() as stack:
         for delay_s in (0.0, 0.001, 0.002, 0.004, 0.006, 0.01, 0.02, 0.05):
-            (process,) = open_all(stack, world, mine, [sent(FAMILY)])
+            (process,) = open_all(stack, shell, mine, [sent(FAMILY)])
             time.sleep(delay_s)
             hang_up(process)
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
-def test_truncated_job_is_not_run(world: World) -> None:
-    """A job too long for an argument is lost on its way, at places where its text looks whole."""
+def test_truncated_job_is_not_run(shell: Shell) -> None:
+    """A job on standard input is truncated at places where its text is valid shell."""
     command, stdin = sent(script("echo second", ballast="x" * 150_000))
     with tree() as mine, ExitStack() as stack:
         sizes = (stdin.index(b"run b "), len(stdin) // 2, len(stdin) - 4)
-        running = open_all(stack, world, mine, [(command, stdin[:size]) for size in sizes])
+        running = open_all(stack, shell, mine, [(command, stdin[:size]) for size in sizes])
         for process in running:
-            given(process.stdin).close()
-            assert b"begin" not in given(process.stdout).read()
-        mine.gone_within(SOON_S)
+            required(process.stdin).close()
+            assert b"begin" not in required(process.stdout).read()
+        mine.wait_until_gone(SOON_S)
 
 
-def test_finished_job_leaves_no_process_and_prints_nothing_else(world: World) -> None:
+def test_finished_job_leaves_no_process_and_prints_nothing_else(shell: Shell) -> None:
     command, stdin = job_command([Section("a", script("echo hi"), 30.0)], ":n:")
-    with tree() as mine, channel(world, mine, command, stdin) as process:
-        output = given(process.stdout).read()
-        assert given(process.stderr).read() == b""
+    with tree() as mine, channel(shell, mine, command, stdin) as process:
+        output = required(process.stdout).read()
+        assert required(process.stderr).read() == b""
         assert process.wait(SOON_S) == 0
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
     assert output == b":n: begin a\nhi\n:n: end a 0\n:n: done\n"
 
 
@@ -120,20 +122,20 @@ def test_finished_job_leaves_no_process_and_prints_nothing_else(world: World) ->
     ],
 )
 def test_script_without_marks_exits_with_its_own_status(
-    world: World, text: str, status: int
+    shell: Shell, text: str, status: int
 ) -> None:
     command, stdin = script_command(script('eval "$text"', text=text))
-    with tree() as mine, channel(world, mine, command, stdin) as process:
+    with tree() as mine, channel(shell, mine, command, stdin) as process:
         assert process.wait(SOON_S) == status
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
 # --- time limits ----------------------------------------------------------------------------------
 
 
-def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport:
-    world.enter(patch, **mine.env, PROVISION_MOCK_ROOT="")
-    return LocalTransport(world.host())
+def local(shell: Shell, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport:
+    shell.enter(patch, **mine.env, PROVISION_MOCK_ROOT="")
+    return LocalTransport(shell.host())
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,10 @@ def local(world: World, mine: Tree, patch: pytest.MonkeyPatch) -> LocalTransport
     ids=["willing", "stubborn"],
 )
 def test_section_that_exceeds_its_timeout_is_ended_and_reported(
-    world: World, text: str, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
-        transport = local(world, mine, monkeypatch)
+        transport = local(shell, mine, monkeypatch)
         sections = [
             Section("a", script('echo begun\neval "$text"', text=text), 1.0, merge=True),
             Section("b", script("exit 124"), 30.0),
@@ -159,7 +161,7 @@ def test_section_that_exceeds_its_timeout_is_ended_and_reported(
             (False, "after\n"),
         ]
         assert reply.results["b"].status == 124
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
 # --- this very machine ----------------------------------------------------------------------------
@@ -167,10 +169,10 @@ def test_section_that_exceeds_its_timeout_is_ended_and_reported(
 
 @pytest.mark.parametrize("body", [FAMILY, STUBBORN], ids=["family", "stubborn"])
 def test_closing_the_local_transport_ends_running_processes(
-    world: World, body: Script, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, body: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
-        transport = local(world, mine, monkeypatch)
+        transport = local(shell, mine, monkeypatch)
 
         def line(key: str, text: str) -> None:
             if text == "ready":
@@ -183,14 +185,14 @@ def test_closing_the_local_transport_ends_running_processes(
             listener=Listener(on_line=line),
         )
         assert isinstance(reply.error, Unreachable)
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
 def test_timeout_of_the_local_transport_ends_running_processes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tree() as mine:
-        transport = local(world, mine, monkeypatch)
+        transport = local(shell, mine, monkeypatch)
         command, stdin = sent(FAMILY)
         with pytest.raises(CommandTimeout):
             transport.exchange(
@@ -200,13 +202,13 @@ def test_timeout_of_the_local_transport_ends_running_processes(
                 on_stderr=lambda data: None,
                 timeout_s=1.0,
             )
-        mine.gone_within(SOON_S)
+        mine.wait_until_gone(SOON_S)
 
 
-def test_process_tree_finds_its_own_processes(world: World) -> None:
-    """A test that looks for processes and finds none may look in the wrong place."""
-    with tree() as mine, channel(world, mine, "sleep 300 & sleep 301") as process:
-        mine.reached(lambda alive: len(alive) >= 2)
+def test_process_tree_finds_its_own_processes(shell: Shell) -> None:
+    """The other tests expect to find no process, so this one makes sure that some are found."""
+    with tree() as mine, channel(shell, mine, "sleep 300 & sleep 301") as process:
+        mine.wait_until(lambda alive: len(alive) >= 2)
         assert process.pid in mine.pids() or os.getpid() not in mine.pids()
         with pytest.raises(AssertionError, match="sleep"):
-            mine.gone_within(0.1)
+            mine.wait_until_gone(0.1)

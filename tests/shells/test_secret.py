@@ -13,7 +13,7 @@ from provision.hosts.local import LocalTransport
 
 WORD = "hunter2-b7c1"
 PLAIN = "not-secret-93ae"
-"""Tests that run side by side see one another's command lines."""
+"""Unlike WORD, since tests that run at the same time see one another's command lines."""
 LOOK = """
 for process in /proc/[0-9]*; do
     tr '\\0' ' ' <"$process/cmdline" 2>/dev/null || true

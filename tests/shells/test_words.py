@@ -13,7 +13,7 @@ from provision.core.exchange import exchange
 from provision.core.job import Section, job_text, script_command
 from provision.core.shell import Argument, RemotePath, Secret, command, join, payload, quote, script
 from provision.hosts.local import LocalTransport
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
 from tests.unit.frames import answers
 
 spawning = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
@@ -78,29 +78,29 @@ PRINT_WORDS = "for word; do printf '%s\\0' \"$word\"; done"
 ROOT = "/the host's $(root)\n/ü"
 
 
-def meant(word: Argument, root: str = ROOT) -> str:
-    """What the word stands for."""
+def expected_text(word: Argument, root: str = ROOT) -> str:
+    """The text that a program must receive for a word."""
     if isinstance(word, RemotePath):
         return root + word.path
     if isinstance(word, Secret):
         return word.value
     if isinstance(word, int | str):
         return str(word)
-    return "".join(meant(part, root) for part in word.parts)
+    return "".join(expected_text(part, root) for part in word.parts)
 
 
 def encoded(expected: list[Argument], root: str = ROOT) -> bytes:
     return b"".join(
-        meant(word, root).encode("utf-8", "surrogateescape") + b"\0" for word in expected
+        expected_text(word, root).encode("utf-8", "surrogateescape") + b"\0" for word in expected
     )
 
 
 @spawning
 @given(st.lists(words, max_size=25))
 def test_quoted_words_reach_the_program_unchanged(
-    world: World, given_words: list[Argument]
+    shell: Shell, given_words: list[Argument]
 ) -> None:
-    done = world.run(
+    done = shell.run(
         "\n".join(["set --", *(f'set -- "$@" {quote(word)}' for word in given_words), PRINT_WORDS]),
         R=ROOT,
     )
@@ -111,12 +111,12 @@ def test_quoted_words_reach_the_program_unchanged(
 @spawning
 @given(st.lists(words, max_size=12), st.lists(words, min_size=3, max_size=3))
 def test_arguments_and_bindings_reach_the_script_unchanged(
-    world: World, argv: list[Argument], bound: list[Argument]
+    shell: Shell, argv: list[Argument], bound: list[Argument]
 ) -> None:
     made = script(
         'printf \'%s\\0\' "$@" "$a" "$b" "$c"', argv=argv, a=bound[0], b=bound[1], c=bound[2]
     )
-    done = world.run(made.render(), R=ROOT)
+    done = shell.run(made.render(), R=ROOT)
     assert done.stdout == encoded([*argv, *bound])
 
 
@@ -129,7 +129,7 @@ def test_arguments_and_bindings_reach_the_script_unchanged(
     st.sampled_from(["", "merge", "strict", "merge strict"]),
 )
 def test_sections_run_alike_as_argument_and_from_standard_input(
-    world: World, given_words: list[Argument], become: str, ballast: int, flags: str
+    shell: Shell, given_words: list[Argument], become: str, ballast: int, flags: str
 ) -> None:
     """Small and large sections, sent as an argument or on standard input, with and without sudo."""
     large = script(
@@ -145,8 +145,8 @@ def test_sections_run_alike_as_argument_and_from_standard_input(
         Section("m", small, 20.0),
     ]
     with pytest.MonkeyPatch.context() as patch:
-        world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
-        reply = exchange(LocalTransport(world.host(become)), sections, clock=time.monotonic)
+        shell.enter(patch, PROVISION_MOCK_ROOT=ROOT)
+        reply = exchange(LocalTransport(shell.host(become)), sections, clock=time.monotonic)
     assert reply.error is None
     assert reply.stderr == ""
     assert [answer.status for answer in reply.results.values()] == [0, 0, 0]
@@ -161,14 +161,14 @@ def test_sections_run_alike_as_argument_and_from_standard_input(
 @spawning
 @given(st.lists(words, max_size=6), st.sampled_from([0, 150_000]))
 def test_script_without_marks_receives_its_arguments(
-    world: World, given_words: list[Argument], ballast: int
+    shell: Shell, given_words: list[Argument], ballast: int
 ) -> None:
     made = script(PRINT_WORDS + "\nexit 7", argv=given_words, ballast="x" * ballast)
     line, stdin = script_command(made)
     out, err = bytearray(), bytearray()
     with pytest.MonkeyPatch.context() as patch:
-        world.enter(patch, PROVISION_MOCK_ROOT=ROOT)
-        status = LocalTransport(world.host()).exchange(
+        shell.enter(patch, PROVISION_MOCK_ROOT=ROOT)
+        status = LocalTransport(shell.host()).exchange(
             line, stdin, on_stdout=out.extend, on_stderr=err.extend, timeout_s=20.0
         )
     assert (bytes(out), bytes(err), status) == (encoded(given_words), b"", 7)
@@ -176,10 +176,10 @@ def test_script_without_marks_receives_its_arguments(
 
 @spawning
 @given(st.binary(max_size=4000))
-def test_framing_returns_output_byte_for_byte(world: World, data: bytes) -> None:
-    """Framing adds nothing and takes nothing, whatever bytes are printed."""
+def test_framing_returns_output_byte_for_byte(shell: Shell, data: bytes) -> None:
+    """Framing adds and removes no byte of the output."""
     show = script('printf %s "$data" | base64 -d', data=payload(data))
-    done = world.run(
+    done = shell.run(
         job_text([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"),
         PROVISION_MOCK_ROOT="",
     )
@@ -191,16 +191,16 @@ def test_framing_returns_output_byte_for_byte(world: World, data: bytes) -> None
 
 
 @pytest.mark.parametrize("ballast", [0, 120_000])
-def test_section_inherits_no_descriptor_of_the_job(world: World, ballast: int) -> None:
-    """What it leaves running would keep the lifeline or the output of the whole job open."""
+def test_section_inherits_no_descriptor_of_the_job(shell: Shell, ballast: int) -> None:
+    """A process that it leaves running would otherwise keep the channel open."""
     look = script(
         'for fd in /proc/$$/fd/*; do test ! -e "$fd" || echo "${fd##*/}"; done',
         ballast="x" * ballast,
     )
     with pytest.MonkeyPatch.context() as patch:
-        world.enter(patch)
+        shell.enter(patch)
         reply = exchange(
-            LocalTransport(world.host()),
+            LocalTransport(shell.host()),
             [Section("a", look, 20.0), Section("b", look, 20.0, merge=True)],
             clock=time.monotonic,
         )
@@ -210,16 +210,16 @@ def test_section_inherits_no_descriptor_of_the_job(world: World, ballast: int) -
         assert not {"3", "4"} & seen
 
 
-def test_login_shell_output_and_unset_root_do_not_disturb_a_job(world: World) -> None:
+def test_login_shell_output_and_unset_root_do_not_disturb_a_job(shell: Shell) -> None:
     body = command("printf", "%s", RemotePath("/etc"))
-    done = world.run(
+    done = shell.run(
         "echo Welcome; echo :n: begin a; " + job_text([Section("a", body, 20.0)], ":n:")
     )
     assert answers(":n:", done.stdout)["a"].data == b"/etc"
 
 
 def test_bin_sh_reads_quoted_words_as_intended() -> None:
-    """The quoting is what `sh` reads, and not only what these three read."""
+    """Quoting works for /bin/sh as well."""
     line = " ".join(quote(word) for word in ["printf", "%s\\0", *NASTY])
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
     assert done.stdout == b"".join(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
 
 _VARIABLE = "PROVISION_TEST_TREE"
 
@@ -47,7 +47,7 @@ class Tree:
                     continue
         return found
 
-    def gone_within(self, seconds: float) -> float:
+    def wait_until_gone(self, seconds: float) -> float:
         """Wait until no process is alive and return the seconds. Fails when one still is."""
         started = time.monotonic()
         while alive := self.pids():
@@ -55,7 +55,9 @@ class Tree:
             time.sleep(0.05)
         return time.monotonic() - started
 
-    def reached(self, condition: Callable[[dict[int, str]], bool], seconds: float = 30.0) -> None:
+    def wait_until(
+        self, condition: Callable[[dict[int, str]], bool], seconds: float = 30.0
+    ) -> None:
         """Wait until the living processes fulfil a condition. Fails when they never do."""
         started = time.monotonic()
         while not condition(alive := self.pids()):
@@ -80,24 +82,24 @@ def tree() -> Iterator[Tree]:
 
 @contextmanager
 def channel(
-    world: World, mine: Tree, command: str, stdin: bytes = b""
+    shell: Shell, mine: Tree, command: str, stdin: bytes = b""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command as an SSH server does: in a session of its own, with pipes and no terminal."""
     pipe = subprocess.PIPE
     argv = ["/bin/sh", "-c", command]
-    environment = world.environment(**mine.env, PROVISION_MOCK_ROOT="")
+    environment = shell.environment(**mine.env, PROVISION_MOCK_ROOT="")
     with subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
     ) as process:
         try:
-            given(process.stdin).write(stdin)
-            given(process.stdin).flush()
+            required(process.stdin).write(stdin)
+            required(process.stdin).flush()
             yield process
         finally:
             process.kill()
 
 
-def given(stream: IO[bytes] | None) -> IO[bytes]:
+def required(stream: IO[bytes] | None) -> IO[bytes]:
     """The stream, which must exist."""
     assert stream is not None
     return stream
@@ -107,7 +109,7 @@ def read_until(stream: IO[bytes] | None, text: bytes) -> bytes:
     """Read until `text` has arrived and return everything read."""
     found = b""
     while text not in found:
-        data = os.read(given(stream).fileno(), 65536)
+        data = os.read(required(stream).fileno(), 65536)
         assert data, found
         found += data
     return found

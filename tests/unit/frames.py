@@ -1,4 +1,4 @@
-"""Reading framed output in tests."""
+"""Readers of framed output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provision.core.frames import Chunk, FrameReader, JobEnd, SectionBegin, Sect
 
 @dataclass
 class Read:
-    """A section as it came back; without a status it was cut."""
+    """The output and status of a section; None for one that did not end."""
 
     data: bytes = b""
     status: int | None = None
@@ -21,7 +21,7 @@ class Read:
 
 
 def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
-    """Sections by key, and whether the job reached its end."""
+    """The sections by key, and whether the job reached its end."""
     reader = FrameReader(nonce)
     sections: dict[str, Read] = {}
     done = False
@@ -40,7 +40,7 @@ def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
 
 
 def answers(nonce: str, output: bytes) -> dict[str, Read]:
-    """The sections of a job that reached its end."""
+    """The sections of a job, which must have reached its end."""
     sections, done = read(nonce, [output])
     assert done, output.decode("utf-8", "replace")
     return sections

@@ -54,7 +54,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Job:
-    """What one exchange sent."""
+    """The job of one exchange."""
 
     nonce: str
     sections: tuple[Sent, ...]
@@ -73,7 +73,7 @@ def words(text: str) -> list[str]:
 
 
 def parse(command: str, stdin: bytes) -> Job:
-    """The job in the command line of a channel, or in what it is sent."""
+    """The job in the command line of a channel or on its standard input."""
     *outer, wrapped = words(command)
     assert outer in (["exec", "sh", "-c"], ["exec", "sudo", "-n", "sh", "-c"])
     inner = words(wrapped)

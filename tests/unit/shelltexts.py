@@ -1,4 +1,4 @@
-"""Files of shell judged by every shell and by shellcheck."""
+"""Checks of script files by several shells and by shellcheck."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 EVERYWHERE = (
@@ -15,12 +15,12 @@ EVERYWHERE = (
     "SC2015",  # `a && b || c` where c is meant for the failure of either
     "SC2016",  # '{{.State}}' and scripts for another shell stand in single quotes
 )
-"""What a rule would find in every text."""
+"""Rules that do not apply to any text."""
 
 
-def unparsed(world: World, files: Sequence[str]) -> str:
-    """What the shell of `world` says of those that it cannot read; empty for none."""
-    done = world.run('for file; do sh -n "$file" || echo "$file"; done', *files)
+def unparsed(shell: Shell, files: Sequence[str]) -> str:
+    """The messages of a shell on the files that it cannot parse; empty for none."""
+    done = shell.run('for file; do sh -n "$file" || echo "$file"; done', *files)
     return (done.stdout + done.stderr).decode()
 
 

@@ -1,4 +1,4 @@
-"""The guards that stand around every test do refuse."""
+"""The guards of tests/conftest.py: network, home, sleep and skipped lab tests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ EXPECTED_FAILURE = (
 
 
 def run_tests(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one test module that stands at `folder` below the tests, in a pytest of its own."""
+    """Run a test module in `folder` below the tests, in another pytest."""
     folder.mkdir(parents=True)
     (folder / "test_it.py").write_text(source)
     shutil.copy(CONFTEST, folder.parent / "conftest.py")

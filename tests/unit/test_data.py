@@ -14,7 +14,7 @@ from provision.core.job import Section, section_text
 from provision.core.resource import Resource, compare
 from provision.core.shell import Script, script
 from provision.hosts.local import LocalTransport
-from tests.shells.worlds import Scratch, World
+from tests.shells.shells import Scratch, Shell
 from tests.unit.cases import Case, cases
 from tests.unit.shelltexts import shellchecked, unparsed
 
@@ -142,8 +142,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return files
 
 
-def test_every_shell_parses_every_script(world: World, written: list[str]) -> None:
-    assert unparsed(world, written) == ""
+def test_every_shell_parses_every_script(shell: Shell, written: list[str]) -> None:
+    assert unparsed(shell, written) == ""
 
 
 @pytest.mark.lint
@@ -176,11 +176,11 @@ def sections_of_two_runs(case: Case) -> list[Section]:
 def test_second_run_changes_nothing(
     case: Case, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if scratch.world.name == case.table["run"].get("not_in"):
+    if scratch.shell.name == case.table["run"].get("not_in"):
         pytest.skip("see the case")
     scratch.enter(monkeypatch)
     reply = exchange(
-        LocalTransport(scratch.world.host()), sections_of_two_runs(case), clock=time.monotonic
+        LocalTransport(scratch.shell.host()), sections_of_two_runs(case), clock=time.monotonic
     )
     assert reply.error is None
     found = reply.results

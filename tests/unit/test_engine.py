@@ -340,7 +340,7 @@ def test_probe_that_becomes_readable_is_compared() -> None:
 
 
 class Broken(Item):
-    """A user's resource with a mistake in each method in turn."""
+    """A user's resource one of whose methods raises an exception."""
 
     def read(self, text: str) -> State | None:
         self._fail("read")
@@ -483,7 +483,7 @@ def test_unreadable_resource_is_unknown_after_an_interrupted_exchange() -> None:
 
 
 class Pair(Item):
-    """Two values of which only one can be put right."""
+    """Two values of which only one can be changed."""
 
     def read(self, text: str) -> State | None:
         return {"first": text.strip(), "second": "old"}

@@ -27,8 +27,8 @@ few = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
 
 @dataclass(frozen=True)
-class World:
-    """A recipe and the host it meets."""
+class Case:
+    """A recipe and the values on a host."""
 
     items: tuple[Item, ...]
     values: dict[str, str]
@@ -38,7 +38,7 @@ class World:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def cases(draw: st.DrawFn) -> Case:
     """Up to seven items with random dependencies; the first may be the kernel that others need."""
     names = ["kernel", *"abcdef"][: draw(st.integers(1, 7))]
     items, values = [], {}
@@ -55,7 +55,7 @@ def worlds(draw: st.DrawFn) -> World:
         )
         if (value := draw(st.sampled_from(["new", "new", "old", None]))) is not None:
             values[name] = value
-    return World(tuple(items), values)
+    return Case(tuple(items), values)
 
 
 def run(transport: ScriptedTransport, items: Sequence[Item], *, check: bool = False) -> HostReport:
@@ -71,48 +71,48 @@ def matches(fake: FakeHost, item: Item) -> bool:
 
 
 @few
-@given(worlds())
-def test_one_run_converges_and_reports_its_changes(world: World) -> None:
-    transport = ScriptedTransport(world.fake())
-    report = run(transport, world.items)
+@given(cases())
+def test_one_run_converges_and_reports_its_changes(case: Case) -> None:
+    transport = ScriptedTransport(case.fake())
+    report = run(transport, case.items)
     found = statuses(report)
     assert set(found.values()) <= {OK, CHANGED}
-    assert [item.name for item in world.items if not matches(transport.fake, item)] == []
+    assert [item.name for item in case.items if not matches(transport.fake, item)] == []
     assert sorted(transport.fake.puts) == sorted(
         name for name, status in found.items() if status is CHANGED
     )
-    for item in world.items:
+    for item in case.items:
         caused = any(found[cause] is CHANGED for cause in item.on_change_of)
-        differed = world.values.get(item.name) != transport.fake.values[item.name]
+        differed = case.values.get(item.name) != transport.fake.values[item.name]
         assert (found[item.name] is CHANGED) is (caused or differed)
     changed_waves = sum(
-        any(found[item.name] is CHANGED for item in wave) for wave in waves(world.items)
+        any(found[item.name] is CHANGED for item in wave) for wave in waves(case.items)
     )
     assert report.round_trips == len(transport.jobs) == 1 + changed_waves
 
 
 @few
-@given(worlds())
-def test_second_run_changes_nothing(world: World) -> None:
-    fake = world.fake()
-    run(ScriptedTransport(fake), world.items)
+@given(cases())
+def test_second_run_changes_nothing(case: Case) -> None:
+    fake = case.fake()
+    run(ScriptedTransport(fake), case.items)
     fake.puts.clear()
-    report = run(ScriptedTransport(fake), world.items)
+    report = run(ScriptedTransport(fake), case.items)
     assert set(statuses(report).values()) == {OK}
     assert report.round_trips == 1
     assert fake.puts == []
 
 
 @few
-@given(worlds())
-def test_check_writes_nothing_and_predicts_the_run(world: World) -> None:
-    checked = ScriptedTransport(world.fake())
-    foretold = statuses(run(checked, world.items, check=True))
+@given(cases())
+def test_check_writes_nothing_and_predicts_the_run(case: Case) -> None:
+    checked = ScriptedTransport(case.fake())
+    foretold = statuses(run(checked, case.items, check=True))
     assert checked.puts == 0
-    assert checked.fake.values == world.values
+    assert checked.fake.values == case.values
     assert len(checked.jobs) == 1
-    done = statuses(run(ScriptedTransport(world.fake()), world.items))
-    for item in world.items:
+    done = statuses(run(ScriptedTransport(case.fake()), case.items))
+    for item in case.items:
         if foretold[item.name] is UNKNOWN:
             assert {foretold[name] for name in item.dependencies} & {CHANGED, UNKNOWN}
         else:
@@ -120,16 +120,16 @@ def test_check_writes_nothing_and_predicts_the_run(world: World) -> None:
 
 
 @few
-@given(worlds(), st.data())
-def test_changed_resource_had_its_needs_verified(world: World, data: st.DataObject) -> None:
-    names = [item.name for item in world.items]
-    fake = world.fake()
+@given(cases(), st.data())
+def test_changed_resource_had_its_needs_verified(case: Case, data: st.DataObject) -> None:
+    names = [item.name for item in case.items]
+    fake = case.fake()
     for name in data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
         fake.failing[name] = (1, "no\n")
     for name in data.draw(st.lists(st.sampled_from(names), max_size=2, unique=True)):
         fake.stuck.add(name)
-    found = statuses(run(ScriptedTransport(fake), world.items))
-    for item in world.items:
+    found = statuses(run(ScriptedTransport(fake), case.items))
+    for item in case.items:
         if found[item.name] in {OK, CHANGED}:
             assert {found[name] for name in item.dependencies} <= {OK, CHANGED}
             assert matches(fake, item)
@@ -139,15 +139,15 @@ def test_changed_resource_had_its_needs_verified(world: World, data: st.DataObje
     assert UNKNOWN not in found.values()
     fake.failing.clear()
     fake.stuck.clear()
-    assert set(statuses(run(ScriptedTransport(fake), world.items)).values()) <= {OK, CHANGED}
-    assert all(matches(fake, item) for item in world.items)
+    assert set(statuses(run(ScriptedTransport(fake), case.items)).values()) <= {OK, CHANGED}
+    assert all(matches(fake, item) for item in case.items)
 
 
 # --- lost connections -----------------------------------------------------------------------------
 
 
 def verified(transport: ScriptedTransport, number: int) -> bool:
-    """Whether the last probe of an item that was sent came back whole."""
+    """True when the last probe of an item that was sent came back completely."""
     last = None
     for job, delivered in zip(transport.jobs, transport.delivered, strict=False):
         keys = job.keys
@@ -160,22 +160,22 @@ def verified(transport: ScriptedTransport, number: int) -> bool:
     return bool(last)
 
 
-def judge(world: World, transport: ScriptedTransport, report: HostReport) -> None:
+def check_interrupted_run(case: Case, transport: ScriptedTransport, report: HostReport) -> None:
     """An interrupted run reports only what was verified, and the next run converges."""
     found = statuses(report)
-    for number, item in enumerate(world.items):
+    for number, item in enumerate(case.items):
         if found[item.name] in {OK, CHANGED}:
             assert verified(transport, number), (item.name, transport.jobs[-1].keys)
             assert matches(transport.fake, item)
         if found[item.name] is CHANGED:
             assert item.name in transport.fake.puts
     assert set(found.values()) <= {OK, CHANGED, UNKNOWN}
-    after = run(ScriptedTransport(transport.fake), world.items)
+    after = run(ScriptedTransport(transport.fake), case.items)
     assert set(statuses(after).values()) <= {OK, CHANGED}
-    assert all(matches(transport.fake, item) for item in world.items)
+    assert all(matches(transport.fake, item) for item in case.items)
 
 
-SMALL = World(
+SMALL = Case(
     (
         Item(name="kernel", value="6"),
         Item(name="a", needs=("kernel",), from_kernel=True),
@@ -197,7 +197,7 @@ def test_connection_lost_at_every_byte_is_reported_truthfully(*, carries_on: boo
         transport = ScriptedTransport(SMALL.fake(), cut_at=cut_at, carries_on=carries_on)
         report = run(transport, SMALL.items)
         assert isinstance(report.error, Unreachable)
-        judge(SMALL, transport, report)
+        check_interrupted_run(SMALL, transport, report)
         outcomes.add(tuple(statuses(report).values()))
     assert (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN) in outcomes
     assert (CHANGED, CHANGED, CHANGED, CHANGED) in outcomes
@@ -206,15 +206,15 @@ def test_connection_lost_at_every_byte_is_reported_truthfully(*, carries_on: boo
 
 
 @few
-@given(worlds(), st.data(), st.booleans(), st.integers(1, 70))
+@given(cases(), st.data(), st.booleans(), st.integers(1, 70))
 def test_connection_lost_anywhere_in_any_recipe_is_reported_truthfully(
-    world: World, data: st.DataObject, carries_on: bool, chunk: int
+    case: Case, data: st.DataObject, carries_on: bool, chunk: int
 ) -> None:
-    whole = ScriptedTransport(world.fake())
-    run(whole, world.items)
+    whole = ScriptedTransport(case.fake())
+    run(whole, case.items)
     cut_at = data.draw(st.integers(0, sum(map(len, whole.delivered))))
-    transport = ScriptedTransport(world.fake(), cut_at=cut_at, carries_on=carries_on, chunk=chunk)
-    judge(world, transport, run(transport, world.items))
+    transport = ScriptedTransport(case.fake(), cut_at=cut_at, carries_on=carries_on, chunk=chunk)
+    check_interrupted_run(case, transport, run(transport, case.items))
 
 
 @pytest.mark.parametrize("cut_at", range(0, 400, 7))

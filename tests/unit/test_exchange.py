@@ -1,4 +1,4 @@
-"""One exchange: what is kept of an answer, what a status means, why a job did not reach its end."""
+"""One exchange: the results of sections, timeouts, and jobs that do not reach their end."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from provision.core.facts import FACTS, read_facts
 from provision.core.job import Section
 from provision.core.model import Facts
 from provision.hosts.local import LocalTransport
-from tests.shells.worlds import Scratch
+from tests.shells.shells import Scratch
 
 
 def device(root: Path, address: str, vendor: str, kind: str) -> None:
@@ -27,7 +27,7 @@ def device(root: Path, address: str, vendor: str, kind: str) -> None:
 def gather(scratch: Scratch, patch: pytest.MonkeyPatch) -> Facts:
     scratch.enter(patch)
     answer = exchange(
-        LocalTransport(scratch.world.host()), [Section("f", FACTS, 20.0)], clock=time.monotonic
+        LocalTransport(scratch.shell.host()), [Section("f", FACTS, 20.0)], clock=time.monotonic
     ).results["f"]
     assert answer.status == 0
     return read_facts(answer.output)

@@ -392,7 +392,7 @@ def work(host, emit, cancel):
 
 
 def test_run_waits_for_workers_that_end_soon_after_ctrl_c() -> None:
-    """A join that Ctrl-C interrupts takes its thread for ended, up to Python 3.12."""
+    """Up to Python 3.12 a join that Ctrl-C interrupts marks its thread as ended."""
     found = interrupted(
         """
 import time

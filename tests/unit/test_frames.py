@@ -1,4 +1,4 @@
-"""Reading frames and lines from whatever pieces arrive."""
+"""Frames and lines, read from bytes that arrive in any pieces."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_frame(line: bytes) -> bool:
 
 
 def has_a_frame(data: bytes) -> bool:
-    """Whether output tells, with the nonce of its own exchange, what only the job may tell."""
+    """True when the output of a section contains a valid mark with the nonce of its exchange."""
     return any(is_frame(part) for part in (data + b"\n").split(MARK)[1:])
 
 

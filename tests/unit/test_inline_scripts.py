@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
 from tests.unit.shelltexts import shellchecked, unparsed
 
 PACKAGE = Path(__file__).parents[2] / "provision"
@@ -109,8 +109,8 @@ script("echo", **more)
     assert texts()
 
 
-def test_every_shell_parses_every_text(world: World, written: list[str]) -> None:
-    assert unparsed(world, written) == ""
+def test_every_shell_parses_every_text(shell: Shell, written: list[str]) -> None:
+    assert unparsed(shell, written) == ""
 
 
 @pytest.mark.lint

@@ -1,4 +1,4 @@
-"""The run history: lines of JSON, written as it happens."""
+"""The run history: lines of JSON, written while a run works."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from provision.resources import (
 )
 from provision.resources.boot import BOOT_SCRIPT, fragment, fragment_text
 from provision.settings import Settings
-from tests.shells.worlds import Scratch
+from tests.shells.shells import Scratch
 
 UNIT = "[Service]\nType=oneshot\n"
 COS = Facts(os_id="cos", build_id="1", cpus=8, gpus=("0000:00:04.0",))
@@ -256,7 +256,7 @@ def at_boot() -> list[Resource]:
 
 def is_desired(scratch: Scratch, resource: Resource, facts: Facts) -> bool:
     """True when the resource is as desired on the scratch host."""
-    done = scratch.world.run(
+    done = scratch.shell.run(
         "R=${PROVISION_MOCK_ROOT-}\n" + resource.probe().render(),
         PROVISION_MOCK_ROOT=str(scratch.root),
     )
@@ -269,7 +269,7 @@ def run_ensure(scratch: Scratch, resources: Sequence[Resource], facts: Facts) ->
         body = resource.ensure(facts)
         assert body is not None
         script = "set -eu\nR=${PROVISION_MOCK_ROOT-}\n" + body.render()
-        done = scratch.world.run(
+        done = scratch.shell.run(
             "exec sh -s", stdin=script.encode(), PROVISION_MOCK_ROOT=str(scratch.root)
         )
         assert done.returncode == 0, done.stderr
@@ -285,7 +285,7 @@ def test_boot_script_restores_what_a_reboot_loses(scratch: Scratch) -> None:
         subprocess.run(["rm", "-r", str(scratch.root / path)], check=True)
     assert not any(is_desired(scratch, step, COS) for step in lost)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
-    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    done = scratch.shell.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
         "provision: it's a folder",
@@ -303,7 +303,7 @@ def test_failed_step_ends_its_fragment_and_is_named(scratch: Scratch) -> None:
     ]
     run_ensure(scratch, [BootRunner(), fragment("steps", "10-a.sh", steps)], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
-    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    done = scratch.shell.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert done.returncode == 1
     assert b"provision: bad failed with status 1" in done.stderr
     assert not (scratch.root / "etc/c").exists()
@@ -326,7 +326,7 @@ def test_undo_runs_only_after_a_failed_step(scratch: Scratch, fails: str | None)
     if fails is not None:
         (scratch.root / fails.lstrip("/")).mkdir()
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
-    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    done = scratch.shell.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert done.returncode == (0 if fails is None else 1)
     assert (scratch.root / "etc/back's").is_dir() is (fails is not None)
     assert [
@@ -341,7 +341,7 @@ def test_undo_runs_only_after_a_failed_step(scratch: Scratch, fails: str | None)
 def test_boot_without_fragments_succeeds(scratch: Scratch) -> None:
     run_ensure(scratch, [BootRunner()], COS)
     boot = scratch.root / str(BOOT_SCRIPT).lstrip("/")
-    done = scratch.world.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
+    done = scratch.shell.run('exec sh "$1"', str(boot), PROVISION_MOCK_ROOT=str(scratch.root))
     assert (done.returncode, done.stdout) == (0, b"provision: ready\n")
 
 

@@ -1,4 +1,4 @@
-"""What people read: lines, diffs, recap, failures; and the document that scripts read."""
+"""Reports: lines, diffs, recap and failures for people, the JSON document for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reporter of terminals, on a terminal that is a string."""
+"""The live reporter, on a terminal that is a string."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def feet(live: LiveReporter, width: int = 80, height: int = 24) -> list[str]:
-    """The foot's lines, without the spinner's changing first character."""
+def status_texts(live: LiveReporter, width: int = 80, height: int = 24) -> list[str]:
+    """The status lines without the first character, which is the spinner."""
     lines = []
     for line in live.status_lines(width, height):
         stream = io.StringIO()
@@ -66,20 +66,24 @@ def test_terminal_gets_a_live_reporter_unless_it_is_dumb() -> None:
 def test_status_lines_show_activity_and_elapsed_time(clock: Clock) -> None:
     live = LiveReporter(Terminal(), title="vm.provision", clock=clock)
     clock.now_s += 3
-    assert feet(live) == ["vm.provision  3 s"]
+    assert status_texts(live) == ["vm.provision  3 s"]
     live(RunStarted(("dev", "web-10"), "vm.provision"))
     live(HostStarted("dev"))
     clock.now_s += 1
     live(HostStarted("web-10"))
     live(HostConnected("web-10", 0.2))
-    assert feet(live) == ["dev     connecting  1 s", "web-10  looking     0 s", "0 of 2 hosts done"]
+    assert status_texts(live) == [
+        "dev     connecting  1 s",
+        "web-10  looking     0 s",
+        "0 of 2 hosts done",
+    ]
     live(ResourceStarted("dev", "driver"))
     clock.now_s += 65
-    assert feet(live)[:2] == ["dev     driver   1 min 05 s", "web-10  looking  1 min 05 s"]
+    assert status_texts(live)[:2] == ["dev     driver   1 min 05 s", "web-10  looking  1 min 05 s"]
     live(HostFinished(HostReport("dev", (Outcome("driver", Status.FAILED),))))
-    assert feet(live) == ["web-10  looking  1 min 05 s", "1 of 2 hosts done, 1 failed"]
+    assert status_texts(live) == ["web-10  looking  1 min 05 s", "1 of 2 hosts done, 1 failed"]
     live(RunFinished((HostReport("dev"),)))
-    assert feet(live) == ["vm.provision  1 min 09 s"]
+    assert status_texts(live) == ["vm.provision  1 min 09 s"]
     live.close()
 
 
@@ -89,9 +93,9 @@ def test_status_lines_of_many_hosts_are_limited(clock: Clock) -> None:
     live(RunStarted(names, "vm.provision"))
     for name in names:
         live(HostStarted(name))
-    assert len(feet(live, height=60)) == 9
-    assert len(feet(live, height=12)) == 5
-    assert feet(live, height=12)[-1] == "0 of 50 hosts done, 46 more at work"
+    assert len(status_texts(live, height=60)) == 9
+    assert len(status_texts(live, height=12)) == 5
+    assert status_texts(live, height=12)[-1] == "0 of 50 hosts done, 46 more at work"
     live.close()
 
 
@@ -100,14 +104,14 @@ def test_narrow_terminal_shows_the_elapsed_time(clock: Clock, width: int) -> Non
     live = LiveReporter(Terminal(), clock=clock)
     live(RunStarted(("a-rather-long-name-of-a-host",), "vm.provision"))
     live(ResourceStarted("a-rather-long-name-of-a-host", "driver"))
-    (line,) = feet(live, width=width)
+    (line,) = status_texts(live, width=width)
     assert line.endswith("  0 s")
     assert len(line) + 2 <= width
     live.close()
 
 
 def written(terminal: Terminal) -> str:
-    """What scrolled by, without what moves the cursor."""
+    """The printed lines without cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", terminal.getvalue())
 
 

@@ -64,7 +64,7 @@ MACHINE_PATHS = ("/wor" + "k/main", "/wor" + "k/shared", "/roo" + "t/.pyenv", "/
 
 @cache
 def modules() -> Mapping[str, ast.Module]:
-    """Every module of the package, by its path below it."""
+    """The syntax trees of all modules of the package, by path."""
     paths = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
     return {
         path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def modules() -> Mapping[str, ast.Module]:
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every file that git tracks, or would."""
+    """Every file that git tracks or would track."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     listing = subprocess.run(
@@ -92,7 +92,7 @@ def tracked() -> tuple[Path, ...]:
 
 
 def called(node: ast.Call) -> str:
-    """The last name of what is called."""
+    """The last part of the name of the called function."""
     return (
         node.func.id
         if isinstance(node.func, ast.Name)
@@ -350,7 +350,7 @@ def locked(name: str) -> dict[str, list[str]]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """What pyproject.toml asks for and the lock file has to hold."""
+    """The requirements of pyproject.toml that the lock file must contain."""
     table = project()["project"]
     assert isinstance(table, dict)
     extras = table["optional-dependencies"]
@@ -401,7 +401,7 @@ def test_lock_file_satisfies_the_requirements(name: str) -> None:
 
 
 def test_lock_files_contain_one_another() -> None:
-    """One .venv holds all three, one after the other."""
+    """They are installed into one .venv, one after the other."""
     runtime, testing, dev = (set(locked(name)) for name in LOCKS)
     assert runtime < testing < dev
 

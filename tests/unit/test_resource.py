@@ -1,4 +1,4 @@
-"""States compared and described; recipes cut into waves."""
+"""Comparison and description of states; the waves of a recipe."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_change_is_described_for_people(change: Change, lines: list[str]) -> Non
 
 
 def test_key_absent_on_both_sides_is_not_a_change() -> None:
-    """`mps.disable --check --diff` would show `memory_limit: absent -> absent`, and count it."""
+    """`mps.disable --check --diff` would print `memory_limit: absent -> absent` as a change."""
     assert compare({"daemon": True, "memory_limit": None}, None) == (
         Change("daemon", actual=True, desired=None),
     )

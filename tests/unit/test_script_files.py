@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.shell import shell_text
-from tests.shells.worlds import World
+from tests.shells.shells import Shell
 from tests.unit.shelltexts import shellchecked_as_it_stands, unparsed
 
 PACKAGE = Path(__file__).parents[2] / "provision"
@@ -93,8 +93,8 @@ def inline_shell(source: str) -> Iterator[int]:
 # --- the files ------------------------------------------------------------------------------------
 
 
-def test_every_shell_parses_every_file(world: World) -> None:
-    assert unparsed(world, [str(file) for file in FILES]) == ""
+def test_every_shell_parses_every_file(shell: Shell) -> None:
+    assert unparsed(shell, [str(file) for file in FILES]) == ""
 
 
 def test_every_file_states_its_purpose_and_its_inputs_first() -> None:

@@ -1,4 +1,4 @@
-"""The settings as a model: what is accepted, what is refused, and in which words."""
+"""The settings as a model: accepted values, refused values and their error messages."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ NO_KEYS = [
 
 @pytest.mark.parametrize("key", NO_KEYS)
 def test_invalid_host_key_is_refused(key: str) -> None:
-    """Cut short, it would differ from the host's own key, and read as an attack (exit 4)."""
+    """A truncated key would differ from the host's key and look like an attack (exit 4)."""
     with pytest.raises(SettingsError) as caught:
         Settings.from_levels([level(hosts={"desk": {"address": "x", "host_key": key}})])
     error = str(caught.value)

@@ -1,4 +1,4 @@
-"""The set-up from nothing: which Python is taken, and what is said when there is none."""
+"""The set-up script: which Python it chooses, and its messages when there is none."""
 
 from __future__ import annotations
 

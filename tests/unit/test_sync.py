@@ -40,7 +40,7 @@ def words_of(shell: Sequence[str], stage: str) -> list[str]:
     return [*shell, "-c", shell_text(project_tar.HERE / "place.sh"), "provision", stage]
 
 
-def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
+def make_stage(workspace: Path, token: str, names: Sequence[str]) -> str:
     """A staging folder as `docker cp` leaves it: the files and the list of their names."""
     stage = f".provision/in.{token}"
     (workspace / stage / "files").mkdir(parents=True)
@@ -50,7 +50,7 @@ def stage_of(workspace: Path, token: str, names: Sequence[str]) -> str:
 
 
 def send(shell: Sequence[str], workspace: Path, *names: str, status: int = 0) -> str:
-    words = words_of(shell, stage_of(workspace, "t0", names))
+    words = words_of(shell, make_stage(workspace, "t0", names))
     done = subprocess.run(
         words, cwd=workspace, capture_output=True, text=True, timeout=30, check=False
     )
@@ -120,7 +120,7 @@ def test_concurrent_archives_lose_no_common_file(shell: list[str], tmp_path: Pat
     names = [f"folder{number // 50}/file {number}" for number in range(300)]
     send(shell, tmp_path, *names)
     for _ in range(3):
-        stages = [stage_of(tmp_path, f"t{index}", names) for index in range(4)]
+        stages = [make_stage(tmp_path, f"t{index}", names) for index in range(4)]
         running = [subprocess.Popen(words_of(shell, stage), cwd=tmp_path) for stage in stages]
         assert [process.wait(30) for process in running] == [0] * 4
     assert files(tmp_path) == set(names)
@@ -156,7 +156,7 @@ def test_failed_comparison_of_the_lists_removes_nothing(shell: list[str], tmp_pa
     (broken / "sort").write_text("#!/bin/sh\nexit 2\n")
     (broken / "sort").chmod(0o755)
     environ = {**os.environ, "PATH": f"{broken}:{os.environ['PATH']}"}
-    words = words_of(shell, stage_of(tmp_path, "t1", ["b"]))
+    words = words_of(shell, make_stage(tmp_path, "t1", ["b"]))
     done = subprocess.run(
         words, cwd=tmp_path, env=environ, capture_output=True, timeout=30, check=False
     )

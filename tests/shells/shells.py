@@ -18,8 +18,8 @@ NAMES = ("dash", "bash", "busybox")
 
 
 @dataclass(frozen=True)
-class World:
-    """An environment whose `sh` is one particular shell; that of `busybox` has no other program."""
+class Shell:
+    """A shell that is `sh` on its PATH. The PATH of busybox holds no other program."""
 
     name: str
     path: str
@@ -53,7 +53,7 @@ class World:
             patch.setenv(key, value)
 
 
-def _make(name: str, folder: Path) -> World:
+def _make(name: str, folder: Path) -> Shell:
     program = shutil.which(name)
     if program is None:
         pytest.skip(f"there is no {name} here")
@@ -66,14 +66,14 @@ def _make(name: str, folder: Path) -> World:
         ).stdout.split()
         for applet in {*applets, "sh"}:
             (folder / applet).symlink_to(program)
-        return World(name, str(folder))
+        return Shell(name, str(folder))
     (folder / "sh").symlink_to(program)
-    return World(name, f"{folder}{os.pathsep}{os.defpath}")
+    return Shell(name, f"{folder}{os.pathsep}{os.defpath}")
 
 
 @pytest.fixture(scope="session", params=NAMES)
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Each shell in turn."""
+def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Each of the shells."""
     return _make(request.param, tmp_path_factory.mktemp(request.param))
 
 
@@ -81,7 +81,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 class Scratch:
     """The root folder of a mock host, with stand-ins for what an ordinary user cannot do."""
 
-    world: World
+    shell: Shell
     root: Path
     state: Path
     tools: Path
@@ -89,9 +89,9 @@ class Scratch:
 
     def enter(self, patch: pytest.MonkeyPatch) -> None:
         """Give this root to the processes that this one starts."""
-        self.world.enter(
+        self.shell.enter(
             patch,
-            PATH=os.pathsep.join([str(self.tools), str(STANDINS), self.world.path]),
+            PATH=os.pathsep.join([str(self.tools), str(STANDINS), self.shell.path]),
             TOOLS=str(self.tools),
             PROVISION_MOCK_ROOT=str(self.root),
             PROVISION_MOCK_STATE=str(self.state),
@@ -100,7 +100,7 @@ class Scratch:
 
 
 @pytest.fixture
-def scratch(world: World, tmp_path: Path) -> Iterator[Scratch]:
+def scratch(shell: Shell, tmp_path: Path) -> Iterator[Scratch]:
     """A root with an awkward name, on which /var is noexec as on Container-Optimized OS."""
     root, state, tools = tmp_path / "the host's röot", tmp_path / "state", tmp_path / "tools"
     for folder in (
@@ -117,5 +117,5 @@ def scratch(world: World, tmp_path: Path) -> Iterator[Scratch]:
         ("/var", "/dev/sda1[/var]", "ext4", "rw,nosuid,nodev,noexec,relatime"),
     ]
     (state / "mounts").write_text("".join("\t".join(mount) + "\n" for mount in mounts))
-    yield Scratch(world, root, state, tools)
+    yield Scratch(shell, root, state, tools)
     subprocess.run(["chmod", "-R", "u+rwX", str(tmp_path)], check=True)
