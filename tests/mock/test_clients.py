@@ -330,26 +330,26 @@ def test_progress_lines_are_forwarded_at_once(box: Shared) -> None:
     ],
 )
 def test_lines_are_prefixed_with_client_number(data: bytes, lines: bytes) -> None:
-    said = bytearray()
-    whole = NumberedLines(1, said.extend)
+    printed = bytearray()
+    whole = NumberedLines(1, printed.extend)
     whole(data)
     whole.close()
-    assert said == lines
+    assert printed == lines
     if b"\r " not in data:  # of a line that begins so, what has come is shown
-        said.clear()
-        apart = NumberedLines(1, said.extend)
+        printed.clear()
+        apart = NumberedLines(1, printed.extend)
         for byte in data:
             apart(bytes([byte]))
         apart.close()
-        assert said == lines
+        assert printed == lines
 
 
 def test_oversized_line_is_forwarded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_lines, "_LONGEST_LINE_BYTES", 10)
-    said = bytearray()
-    lines = NumberedLines(1, said.extend)
+    printed = bytearray()
+    lines = NumberedLines(1, printed.extend)
     for _ in range(4):
         lines(b"12345")
-    assert said == b"[1] 123451234512345\n"
+    assert printed == b"[1] 123451234512345\n"
     lines(b"\n\n")
-    assert said == b"[1] 123451234512345\n[1] 12345\n[1] \n"
+    assert printed == b"[1] 123451234512345\n[1] 12345\n[1] \n"

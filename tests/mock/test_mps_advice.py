@@ -40,15 +40,15 @@ def test_plan_uses_host_facts_in_one_exchange(tmp_path: Path) -> None:
         assert "as Dataflow does" in done.text
         assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
         assert max(map(len, done.text.splitlines())) <= 100
-        told = mps_plan(
+        text = mps_plan(
             replace(project, program_argv0="provision"),
             HERE,
             clients=None,
             peak_memory=None,
             measure=None,
         ).text
-        assert "then provision mps.enable" in told
-        assert "invoke" not in told
+        assert "then provision mps.enable" in text
+        assert "invoke" not in text
 
 
 def test_plan_reduces_requested_clients_to_the_limit(tmp_path: Path) -> None:

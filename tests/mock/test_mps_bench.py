@@ -44,7 +44,7 @@ sys.exit(status)
 
 
 def test_bench_is_refused_on_a_mock(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With matplotlib or without: what is missing for a chart is said where there would be one."""
+    """A mock is refused before a missing matplotlib is."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert workspace.create().exit_code == 0
     asked = parse_options(clients="1,2", rounds="1")

@@ -39,16 +39,16 @@ def worker(mock: MockHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, Callable[[bytes], None], Callable[[], None]]]:
     """The reading end of a pipe, a function that writes into it, and one that closes it."""
-    ours, theirs = os.pipe()
+    reading, writing = os.pipe()
     is_open = [True]
 
     def end() -> None:
         if is_open.pop() if is_open else False:
-            os.close(theirs)
+            os.close(writing)
 
-    yield ours, lambda data: _write_all(theirs, data), end
+    yield reading, lambda data: _write_all(writing, data), end
     end()
-    os.close(ours)
+    os.close(reading)
 
 
 def _write_all(handle: int, data: bytes) -> None:
@@ -101,11 +101,11 @@ def test_program_reads_file_to_its_end(worker: Project, tmp_path: Path) -> None:
 
 def test_output_is_streamed_while_input_is_open(worker: Project, pipe: Pipe) -> None:
     reads, write, end = pipe
-    heard = threading.Event()
+    answered = threading.Event()
 
     def listen(data: bytes) -> None:
         if b"got a" in data:
-            heard.set()
+            answered.set()
 
     project = replace(worker, stdin=reads, stdout=listen)
     thread = threading.Thread(
@@ -113,7 +113,7 @@ def test_output_is_streamed_while_input_is_open(worker: Project, pipe: Pipe) -> 
     )
     thread.start()
     write(b"a\n")
-    assert heard.wait(20)
+    assert answered.wait(20)
     end()
     thread.join(20)
     assert not thread.is_alive()

@@ -14,7 +14,7 @@ from provision.commands.shared.user_program.run import end_text
 from provision.mps.bench.cell import Cell, CellFailed, Sample, read_cell
 from provision.mps.bench.cell_script import cell_on_host_script, cell_words
 
-# A daemon is a file; its clients are whoever wrote a number into another.
+# A daemon is a file; its clients are the processes whose numbers are in another file.
 CONTROL = """#!/bin/sh
 alive=$CUDA_MPS_PIPE_DIRECTORY/alive
 pid_file=$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
@@ -57,7 +57,8 @@ echo "$began $(date +%s.%N)" >"$PROVISION_BENCH_TIMES"
 devices=${CUDA_VISIBLE_DEVICES-unset}
 echo "client $client of $PROVISION_BENCH_STEPS steps, $OMP_NUM_THREADS threads, devices $devices"
 """
-# `docker exec` with its variables; told to, a container is not there, or the shell in it is killed.
+# `docker exec` with its variables. FAKE_GONE: a container that is absent; FAKE_KILLED: one whose
+# shell is killed.
 DOCKER = """#!/bin/sh
 test "$1" = exec || { echo true; exit 0; }
 shift
@@ -225,7 +226,7 @@ def test_client_of_other_daemon_fails_cell_without_mps(
     (daemon / "alive").write_text("100\n")
     own = {"CUDA_MPS_PIPE_DIRECTORY": str(daemon)}
     assert container.sample(cell(percentage=None), **own).attached == frozenset(), (
-        "it is there, and nobody uses it"
+        "a daemon without clients"
     )
     with pytest.raises(CellFailed, match="clients used MPS in a cell without it") as caught:
         container.sample(cell(percentage=None), **own, FAKE_STRAY=str(daemon))
@@ -251,7 +252,7 @@ def test_attachment_of_plain_program_is_detected_while_it_runs(
 def test_daemon_that_does_not_quit_is_killed(
     container: Container,
 ) -> None:
-    """Nobody could reach it after that, and it would hold the GPU for all cells to come."""
+    """Without its folder it could not be reached, and would hold the GPU in later cells."""
     container.sample(cell(clients=1), FAKE_STAYS="1")
     assert (
         subprocess.run(

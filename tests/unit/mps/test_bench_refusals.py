@@ -12,9 +12,9 @@ from provision.commands.mps.bench.options import parse_options
 from provision.commands.shared import host_access
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError, UsageError
-from provision.core.model import Host, Sink
 from provision.project.project import Project
 from provision.settings import Settings
+from tests.unit.prepared_host import PreparedHost
 
 FACTS = (
     "mock=\nrunning worker=true\nworkers=worker \ncpus=0-3\npython=yes\ntorch=\n"
@@ -24,38 +24,14 @@ QUIET = "container=true\npercentage=Cannot find MPS control daemon process\nboxe
 BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
 
-class Answering:
-    """A host that gives one prepared answer after the other."""
-
-    def __init__(self, *answers: str) -> None:
-        self.answers = list(answers)
-        self.host = Host(name="box", address="box.invalid", user="me")
-
-    def exchange(
-        self,
-        command: str,
-        stdin: bytes = b"",
-        *,
-        on_stdout: Sink,
-        on_stderr: Sink,
-        timeout_s: float,
-    ) -> int:
-        del command, stdin, on_stderr, timeout_s
-        on_stdout(self.answers.pop(0).encode())
-        return 0
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps: Any) -> HostError:
-    place = Answering(*answers)
-    monkeypatch.setattr(host_access, "find_host", lambda project, targets: place.host)
-    monkeypatch.setattr(host_access, "connect", lambda project, target: place)
+    host = PreparedHost(*answers)
+    monkeypatch.setattr(host_access, "find_host", lambda project, targets: host.host)
+    monkeypatch.setattr(host_access, "connect", lambda project, target: host)
     project = Project(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:
         bench.mps_bench(project, Targets(), parse_options(with_chart=False))
-    assert not place.answers
+    assert not host.answers
     return caught.value
 
 
@@ -71,13 +47,15 @@ def test_bench_refuses_gpu_in_use_and_lists_users(
 
 
 @pytest.mark.parametrize(
-    ("ours", "fix"),
+    ("set_here", "fix"),
     [(True, "invoke mps.disable"), (False, "sudo nvidia-smi -c DEFAULT   (on the host)")],
 )
 def test_bench_refuses_exclusive_compute_mode(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ours: bool, fix: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, set_here: bool, fix: str
 ) -> None:
-    found = refusal(monkeypatch, tmp_path, FACTS.format(mode="Exclusive_Process"), exclusive=ours)
+    found = refusal(
+        monkeypatch, tmp_path, FACTS.format(mode="Exclusive_Process"), exclusive=set_here
+    )
     assert (found.why, found.fix) == ("the compute mode is Exclusive_Process", fix)
 
 
@@ -109,8 +87,8 @@ def test_steps_flag_is_refused_for_command_without_steps() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "\u0663", "9" * 5000, "99999999"])
 @pytest.mark.parametrize("flag", ["rounds", "steps"])
 def test_invalid_number_is_refused_with_flag_name(flag: str, text: str) -> None:
-    wishes: dict[str, Any] = {flag: text}
+    flags: dict[str, Any] = {flag: text}
     with pytest.raises(UsageError, match="is not a valid number") as caught:
-        parse_options(**wishes)
+        parse_options(**flags)
     assert caught.value.where == f"--{flag}"
     assert len(caught.value.what) < 80

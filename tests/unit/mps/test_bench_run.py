@@ -75,11 +75,11 @@ class Gpu:
     def run(self, clients: int, percentage: str) -> str:
         self.seen()
         self.cells.append(f"{clients} {percentage or '-'}")
-        said = self.at.get(len(self.cells), "")
-        if isinstance(said, BaseException):
-            raise said
-        if said:
-            return said
+        prepared = self.at.get(len(self.cells), "")
+        if isinstance(prepared, BaseException):
+            raise prepared
+        if prepared:
+            return prepared
         seconds = clients * (0.5 if percentage else 1.0)
         ends = "".join(f"client {each} 100.0 {100 + seconds} 0\n" for each in range(clients))
         seen = " ".join(map(str, range(clients))) if percentage else ""
@@ -311,11 +311,13 @@ def test_other_gpu_users_are_reported_with_the_figures(
 
 
 @pytest.mark.parametrize(
-    ("rounds", "told"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)]
+    ("rounds", "warning"), [("1", "1 round only"), ("2", "2 rounds only"), ("3", None)]
 )
-def test_too_few_rounds_are_run_with_a_warning(bench: Bench, rounds: str, told: str | None) -> None:
+def test_too_few_rounds_are_run_with_a_warning(
+    bench: Bench, rounds: str, warning: str | None
+) -> None:
     done = bench(Gpu(), rounds=rounds)
-    expected = [] if told is None else [f"{told}: a median and a spread need 3"]
+    expected = [] if warning is None else [f"{warning}: a median and a spread need 3"]
     assert (
         [note for note in bench.notes if " only: " in note]
         == expected

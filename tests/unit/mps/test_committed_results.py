@@ -22,14 +22,14 @@ def cells(results: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
 
 def row(clients: int) -> str:
     found = cells(H200)
-    mine = [found.get((mode, clients)) for mode in MODES]
+    row_cells = [found.get((mode, clients)) for mode in MODES]
     texts = [
         f"{cell['median_s']:.2f} ({min(cell['makespan_s']):.2f}-{max(cell['makespan_s']):.2f})"
         if cell
         else ""
-        for cell in mine
+        for cell in row_cells
     ]
-    best = min(cell["median_s"] for cell in mine[1:] if cell)
+    best = min(cell["median_s"] for cell in row_cells[1:] if cell)
     return f"| {clients} | {' | '.join(texts)} | {found['none', clients]['median_s'] / best:.2f} |"
 
 
@@ -118,12 +118,12 @@ def test_committed_plan_is_within_spread_of_second_run() -> None:
     )
     plan = ACCEPTANCE["plan"]["plan"]
     wanted = (plan["clients"], plan["thread_percentage"])
-    (mine,) = (
+    (planned,) = (
         cell for cell in second["cells"] if (cell["clients"], cell["thread_percentage"]) == wanted
     )
     fastest = max(second["cells"], key=lambda cell: float(cell["ratio"]))
-    assert (fastest["clients"], mine["median_s"] <= max(fastest["makespan_s"])) == (
-        mine["clients"],
+    assert (fastest["clients"], planned["median_s"] <= max(fastest["makespan_s"])) == (
+        planned["clients"],
         True,
     )
 

@@ -55,11 +55,11 @@ def test_match_reports_first_line_and_number_of_lines() -> None:
 
 def test_output_fits_width_of_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = mps_explain(
+    lines = mps_explain(
         Project(Settings(), tmp_path, tmp_path), f"Error 805 {100 * 'x'}", None
     ).text.splitlines()
-    assert (len(told[0]), told[0][-1]) == (80, "…")
-    assert max(map(len, told)) <= 80
+    assert (len(lines[0]), lines[0][-1]) == (80, "…")
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(

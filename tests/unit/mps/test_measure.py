@@ -144,7 +144,7 @@ def test_script_runs_command_once_and_prints_status_and_samples(tmp_path: Path, 
 def test_measured_program_runs_outside_mps_unless_mode_is_exclusive(
     tmp_path: Path, mode: str, pipe: str
 ) -> None:
-    """The program is no client of MPS, unless the GPU lets in nobody else."""
+    """The program is not an MPS client, unless the GPU admits only those."""
     done = run(
         tmp_path,
         SMI,
@@ -217,11 +217,11 @@ def test_measurement_of_missing_gpu_is_refused(tmp_path: Path) -> None:
 def test_plan_facts_are_those_of_the_chosen_gpu(
     tmp_path: Path, chosen: str, gpus: set[str]
 ) -> None:
-    client = "import os; print('told=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
+    client = "import os; print('device=' + os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
     done = run(tmp_path, TWO, FACTS_SCRIPT, "name", client, chosen)
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "query-gpu" in line]
     assert {line.split()[0] for line in asked} == gpus
-    assert f"told={'GPU-1b' if chosen else 'unset'}\n" in done.stdout
+    assert f"device={'GPU-1b' if chosen else 'unset'}\n" in done.stdout
 
 
 @pytest.mark.parametrize(("chosen", "gpu"), [("1", "GPU-1b"), ("", "GPU-0a")])

@@ -91,7 +91,7 @@ def test_context_sizes_match_measured_values(sms: int, mib: int) -> None:
 
 
 def test_plan_for_light_trainings_is_the_fastest_measured_setting() -> None:
-    """16 light MLPs on an H200 took 2.25 s at 200/N, 2.30 at 100/N, 2.48 without (docs/facts.md)."""
+    """16 light MLPs on an H200: 2.25 s at 200/N, 2.30 at 100/N, 2.48 without (docs/facts.md)."""
     made = plan(H200, LIGHT)
     assert (made.clients, made.thread_percentage, made.sms_per_client) == (16, 13, 16)
     assert made.omp_threads == 1

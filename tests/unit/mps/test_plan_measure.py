@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ from provision.commands.shared import host_access
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
 from provision.core.errors import HostError
-from provision.core.model import Event, Host, Note, Sink
+from provision.core.model import Event, Note
 from provision.project.project import Project
 from provision.settings import Settings
+from tests.unit.prepared_host import PreparedHost
 
 FACTS = (
     "running=true\nmock=\nvcpus=16\nshm_mib=1024\nsms=132\n"
@@ -31,48 +31,6 @@ RUN = (Path(__file__).parents[2] / "data" / "mps" / "measure" / "hopper.txt").re
 )
 
 
-class Answering:
-    """A host that gives prepared answers in turn: a text to print, or an exit status."""
-
-    def __init__(self, *answers: str | int) -> None:
-        self.answers = list(answers)
-        self.sent = b""
-        self.host = Host(name="box", address="box.invalid", user="me")
-
-    def exchange(
-        self,
-        command: str,
-        stdin: bytes = b"",
-        *,
-        on_stdout: Sink,
-        on_stderr: Sink,
-        timeout_s: float,
-    ) -> int:
-        del command, stdin, on_stderr, timeout_s
-        answer = self.answers.pop(0)
-        if isinstance(answer, int):
-            return answer
-        on_stdout(answer.encode())
-        return 0
-
-    def send(
-        self,
-        command: str,
-        chunks: Iterable[bytes],
-        *,
-        on_stdout: Sink,
-        on_stderr: Sink,
-        timeout_s: float,
-    ) -> int:
-        del command, on_stdout, on_stderr, timeout_s
-        assert len(self.answers) == 2, "before the run"
-        self.sent += b"".join(chunks)
-        return 0
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=30)
@@ -81,10 +39,10 @@ def project(tmp_path: Path) -> Path:
 
 
 def measured(
-    patch: pytest.MonkeyPatch, folder: Path, place: Answering, events: list[Event] | None = None
+    patch: pytest.MonkeyPatch, folder: Path, host: PreparedHost, events: list[Event] | None = None
 ) -> TaskResult:
-    patch.setattr(host_access, "find_host", lambda project, targets: place.host)
-    patch.setattr(host_access, "connect", lambda project, target: place)
+    patch.setattr(host_access, "find_host", lambda project, targets: host.host)
+    patch.setattr(host_access, "connect", lambda project, target: host)
     project = Project(
         Settings(), folder, folder, emit=(events if events is not None else []).append
     )
@@ -93,23 +51,23 @@ def measured(
 
 def test_measure_refuses_gpu_in_use(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     """What they hold and do would be taken for what one process needs."""
-    place = Answering(FACTS, BUSY)
+    host = PreparedHost(FACTS, BUSY)
     with pytest.raises(HostError) as caught:
-        measured(monkeypatch, project, place)
+        measured(monkeypatch, project, host)
     assert (caught.value.what, caught.value.why) == (
         "other programs use the GPU: the figures would include their load",
         "other 7 python3 serve.py",
     )
-    assert (place.answers, place.sent) == ([], b""), "nothing was sent, nothing was run"
+    assert (host.answers, host.sent) == ([], b""), "nothing was sent, nothing was run"
 
 
 def test_measure_sends_project_before_the_run(
     monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
-    place = Answering(FACTS, QUIET, RUN, QUIET)
-    done = measured(monkeypatch, project, place)
-    assert place.answers == []
-    with tarfile.open(fileobj=io.BytesIO(place.sent)) as tar:
+    host = PreparedHost(FACTS, QUIET, RUN, QUIET)
+    done = measured(monkeypatch, project, host)
+    assert (host.answers, host.answers_left_at_send) == ([], 2), "sent before the run"
+    with tarfile.open(fileobj=io.BytesIO(host.sent)) as tar:
         assert [name for name in tar.getnames() if name.endswith("/train.py")]
     assert done.document["measured"]["peak_memory_mib"] == 1210
     assert done.document["measured"]["disturbed"] == ""
@@ -119,18 +77,18 @@ def test_measure_sends_project_before_the_run(
 def test_gpu_users_after_the_run_are_a_warning(
     monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
-    done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
+    done = measured(monkeypatch, project, PreparedHost(FACTS, QUIET, RUN, BUSY))
     assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
-    said = " ".join(done.text.split())
+    text = " ".join(done.text.split())
     assert (
         "warn after the run others use the GPU, so the figures may be theirs as well: "
-        "other 7 python3 serve.py" in said
+        "other 7 python3 serve.py" in text
     )
     assert 80 < max(map(len, done.text.splitlines())) <= 100
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, BUSY))
+    narrow = measured(monkeypatch, project, PreparedHost(FACTS, QUIET, RUN, BUSY))
     assert max(map(len, narrow.text.splitlines())) <= 80
-    assert " ".join(narrow.text.split()) == said
+    assert " ".join(narrow.text.split()) == text
     warned = [each["text"] for each in done.document["plan"]["advice"] if each["level"] == "warn"]
     assert any("other 7 python3 serve.py" in text for text in warned)
 
@@ -139,7 +97,7 @@ def test_failed_status_query_keeps_the_measurement(
     monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     events: list[Event] = []
-    done = measured(monkeypatch, project, Answering(FACTS, QUIET, RUN, 1), events)
+    done = measured(monkeypatch, project, PreparedHost(FACTS, QUIET, RUN, 1), events)
     assert done.document["measured"]["peak_memory_mib"] == 1210
     assert done.document["measured"]["disturbed"] is None
     assert [

@@ -49,8 +49,9 @@ def run_program(
     """
     token = secrets.token_hex(8)
     stderr = ProgramStderr(token, project.stderr)
+    bindings = program_bindings(project)
     if stdin is None:
-        body = program_script(container, words, token, program_bindings(project))
+        body = program_script(container, words, token, bindings)
         command, script_input = script_command(body, become=transport.host.become)
         status = transport.exchange(
             command,
@@ -62,14 +63,7 @@ def run_program(
     else:
         status = run_reading_program(
             transport,
-            script(
-                HERE / "run_reading.sh",
-                uses=PREPARE,
-                argv=words,
-                name=container,
-                token=token,
-                dir=WORKSPACE,
-            ).with_bindings(program_bindings(project)),
+            _reading_script(container, words, token, bindings),
             script(HERE / "watch.sh", name=container, token=token, end=end_text()),
             stdin,
             on_stdout=project.stdout,
@@ -128,6 +122,21 @@ def program_script(
         dir=WORKSPACE,
         end=end_text(),
     ).with_bindings(bindings)
+
+
+def _reading_script(
+    container: str, words: Sequence[str], token: str, bindings: Mapping[str, Argument]
+) -> Script:
+    """As `program_script`, for a program that reads the script's standard input."""
+    body = script(
+        HERE / "run_reading.sh",
+        uses=PREPARE,
+        argv=words,
+        name=container,
+        token=token,
+        dir=WORKSPACE,
+    )
+    return body.with_bindings(bindings)
 
 
 def end_text() -> str:
