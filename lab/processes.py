@@ -37,7 +37,7 @@ def is_alive(pid: int) -> bool:
 def start_time(pid: int) -> str:
     """The start time of a process in clock ticks; empty when it has ended.
 
-    It tells a process from a later one with the same PID.
+    It distinguishes a process from a later one with the same PID.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]

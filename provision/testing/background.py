@@ -49,7 +49,7 @@ def version() -> str:
 def start_ticks(pid: int) -> str:
     """The start time of a process in clock ticks; empty when it has ended or is a zombie.
 
-    It tells a process from a later one with the same PID.
+    It distinguishes a process from a later one with the same PID.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -369,7 +369,7 @@ def test_invalid_list_parameter_is_refused(
 
 
 def test_catalogue_resources_are_listed_and_found(emulator: ComputeEmulator) -> None:
-    """Their shapes are judged with all traffic when the test ends."""
+    """A fixture validates all replies when the test ends."""
     zone = f"projects/demo/zones/{ZONE}"
     for path in (
         f"{zone}/machineTypes",

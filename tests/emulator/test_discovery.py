@@ -85,11 +85,11 @@ WRONG: dict[str, tuple[Call, str]] = {
     "unknown parameter": (call(query={"requestID": "x"}), "unknown parameter requestID"),
     "parameter that is no number": (
         listing({"maxResults": "many"}),
-        "parameter maxResults is no integer",
+        "parameter maxResults is not of type integer",
     ),
     "parameter that is no boolean": (
         verb("stop", {"discardLocalSsd": "yes"}),
-        "parameter discardLocalSsd is no boolean",
+        "parameter discardLocalSsd is not of type boolean",
     ),
     "missing parameter": (verb("detachDisk", {}), "parameter deviceName is missing"),
     "a name that cannot be": (
@@ -102,12 +102,12 @@ WRONG: dict[str, tuple[Call, str]] = {
         listing({}, body={"a": 1}),
         "a body that the method does not take",
     ),
-    "no method": (call(api=""), "no method of the API"),
+    "no method": (call(api=""), "is not a method of the API"),
     "reply: number as id": (call(reply={**OPERATION, "id": 1}), "1 is not of type 'string'"),
     "reply: unknown field": (call(reply={**OPERATION, "state": "DONE"}), "'state' was unexpected"),
     "reply: error of another status": (
         call(reply={"error": {"code": 400, "message": "no"}}, status=404),
-        "no error envelope of status 404",
+        "is not an error envelope of status 404",
     ),
 }
 

@@ -172,7 +172,7 @@ def test_stale_fault_is_412(google: Google, emulator: ComputeEmulator) -> None:
 
 
 def test_stop_ends_mute_connections(google: Google, free_emulator: ComputeEmulator) -> None:
-    """The emulator's end does not wait for clients that wait for it."""
+    """`stop` does not wait for clients that wait for a reply."""
     free_emulator.script({"call": "zones.list", "fault": "mute_before"})
     with pytest.raises(requests.exceptions.ReadTimeout):
         requests.get(f"{free_emulator.endpoint}/compute/v1/projects/{PROJECT}/zones", timeout=0.2)
@@ -184,7 +184,7 @@ def test_stop_ends_mute_connections(google: Google, free_emulator: ComputeEmulat
 def test_future_fault_adds_unknown_fields(
     google: Google, emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
-    """Neither Google's client nor ours stumbles over what a later API says."""
+    """Google's client and ours accept the fields and values of a later API."""
     google.insert()
     emulator.script(
         {"call": "instances.get", "fault": "future", "fields": {"status": "HIBERNATING"}}
@@ -308,7 +308,7 @@ def test_every_fault_is_documented() -> None:
     assert sorted(method for method in METHODS if f"`{method.partition('.')[0]}`" not in page) == []
 
 
-# --- the side door --------------------------------------------------------------------------------
+# --- the control API ------------------------------------------------------------------------------
 
 
 def door(emulator: ComputeEmulator, verb: str, path: str, body: Any = None) -> requests.Response:
@@ -325,7 +325,7 @@ def test_control_api_adds_and_clears_faults(google: Google, emulator: ComputeEmu
     assert door(emulator, "DELETE", "faults").json() == {"faults": []}
     assert {call.path.partition("/compute/v1/")[1] for call in emulator.calls} == {
         "/compute/v1/"
-    }, "the side door is no call of the API"
+    }, "a control request is not a call of the API"
 
 
 def test_control_api_sets_time_quotas_metadata_and_events(

@@ -29,7 +29,7 @@ LIMITED = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "
 
 @pytest.fixture
 def slow(hosts: NullBackend, clock: SimulatedClock) -> Iterator[Google]:
-    """Where every operation takes 100 seconds; seen through Google's client."""
+    """Google's client on an emulator whose operations take 100 seconds."""
     with ComputeEmulator(hosts, clock=clock, operation_s=100) as running:
         clients = Google(running)
         yield clients
@@ -64,7 +64,7 @@ def test_start_fails_without_capacity(google: Google, emulator: ComputeEmulator)
     assert google.status() == "TERMINATED"
 
 
-# --- what befalls it ------------------------------------------------------------------------------
+# --- system events --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("action", "left"), [("STOP", ["TERMINATED"]), ("DELETE", [])])
@@ -264,7 +264,7 @@ def test_set_scheduling_refuses_invalid_options(google: Google) -> None:
 
 
 def l4_vm(**changed: Any) -> Body:
-    """A machine type that brings its GPU."""
+    """A VM with a machine type that includes its GPU."""
     return gpu_vm(
         machineType=f"zones/{ZONE}/machineTypes/g2-standard-8", guestAccelerators=[], **changed
     )

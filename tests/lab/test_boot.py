@@ -25,7 +25,7 @@ BOOT_UNIT = "provision-boot.service"
 
 @pytest.fixture(params=["cloud-init", "small"])
 def applier(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
-    """cloud-init itself, where it was unpacked, and the lab's small program: they have to agree."""
+    """User-data is applied by an unpacked cloud-init and by the lab's own program."""
     unpacked = lab.cloud_init
     if request.param == "cloud-init" and unpacked is None:
         pytest.skip("PROVISION_CLOUD_INIT names no unpacked cloud-init")
@@ -35,7 +35,7 @@ def applier(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
 
 
 def seed(lab: Lab, recipe: list[Resource]) -> str:
-    """User-data of a new machine: nobody was there before, the boot scripts come with it."""
+    """User-data of a new machine, which carries the boot scripts."""
     facts = read_facts(lab.exec_inside("sh", "-c", "R=\n" + FACTS.render()).stdout)
     return templating.user_data(
         {"boot.sh": BOOT_TEXT, "boot.d/10-host.sh": fragment_text(recipe, facts)}

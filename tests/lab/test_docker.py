@@ -101,7 +101,7 @@ def test_docker_exec_runs_program(docker: _Docker, flags: str) -> None:
 
 
 def test_env_without_value_removes_variable(docker: _Docker) -> None:
-    """Unless the client has it itself: programs are so kept from what their image sets."""
+    """Unless the client has it; so a program does not get a variable of its image."""
     docker(
         "run --detach --name probe --network host --env A=b --env C=d --entrypoint "
         "sleep IMAGE infinity"

@@ -25,7 +25,7 @@ from tests.lab.conftest import Ssh, summary
 
 
 class Endless(Resource):
-    """Whose `ensure` never ends."""
+    """A resource whose `ensure` never ends."""
 
     def probe(self) -> Script:
         return script("cat /run/endless 2>/dev/null || true")
@@ -42,7 +42,7 @@ class Endless(Resource):
 
 @pytest.fixture
 def doomed(lab: Lab, tmp_path: Path) -> Iterator[Transport]:
-    """A connection that the test will cut."""
+    """A connection that the test drops."""
     transport = connect(lab.host, known_hosts=KnownHosts(tmp_path / "doomed"), timeout_s=20)
     yield transport
     transport.close()
@@ -112,7 +112,7 @@ def test_container_commands_end_with_connection(
 def piped(
     transport: Transport, worker_container: str, folder: Path, stdin: int, *words: str
 ) -> tuple[int, bytes]:
-    """What `dev.exec` does with a pipe: status and output."""
+    """Run `dev.exec` with a pipe; return status and output."""
     out = bytearray()
     project = Project(Settings(), folder, folder, stdout=out.extend, stderr=out.extend)
     done = run_program(project, transport, worker_container, words, stdin=stdin)

@@ -29,7 +29,7 @@ READ_ONLY = ("/", "/root", "/mnt", "/usr", "/usr/local/bin", "/opt")
 
 
 def run_from(ssh: Ssh, folder: str) -> int:
-    """The status of a program that lies in `folder`: 0 where it may run, 126 where it may not."""
+    """The status of a program in `folder`: 0 if it is executable there, else 126."""
     make = f'cd {folder} && printf "#!/bin/sh\\nexit 0\\n" >probe && chmod 755 probe'
     return ssh(f"sudo sh -c '{make} && {{ ./probe; E=$?; rm probe; exit $E; }}'").status
 

@@ -102,8 +102,8 @@ KNOWN = {
     "sudo docker exec judged no-such-program": "126 in Docker 20.10, 127 in later ones",
     "sudo docker exec --workdir /tmp judged pwd": "the mock's container is a folder; pwd prints it",
 }
-"""Where the two differ, and why. Whoever makes one of them agree takes its line out."""
-# Docker 20.10 here, 27 on Container-Optimized OS 125: the same said in other words.
+"""Known differences with their reasons; remove a line when the difference is gone."""
+# Docker 20.10 here, 27 on Container-Optimized OS 125: the same message in other words.
 VERSIONS = (
     (r"(?m)^(docker: )?(Error response from daemon|Error): ", ""),
     (r"failed to create task for container: ", ""),
@@ -127,13 +127,13 @@ VERSIONS = (
 
 
 class Pair:
-    """The two hosts, asked the same."""
+    """A mock host and the lab, for the same commands."""
 
     def __init__(self, real: Ssh, mock: Ssh, root: str, base: str) -> None:
         self.real, self.mock, self.root, self.base = real, mock, root, base
 
     def ask(self, command: str) -> tuple[CommandOutput, CommandOutput]:
-        """What the mock says, and what the real one says."""
+        """The results of the mock and of the lab."""
         line = "R=${PROVISION_MOCK_ROOT-}; export R; " + command.replace(BASE, self.base)
         return self.plain(self.mock(line)), self.plain(self.real(line))
 

@@ -22,7 +22,7 @@ from tests.lab.conftest import explain, summary
 
 @pytest.fixture
 def bare(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A lab of a machine without a GPU, beside the one of the session."""
+    """A lab without a GPU, beside that of the session."""
     machine = Lab(tmp_path_factory.mktemp("bare") / "lab", gpu=Gpu(count=0), engine=lab.engine)
     machine.start()
     yield machine

@@ -21,7 +21,7 @@ from tests.lab.conftest import Ssh, explain, summary
 
 
 def converged_twice(ssh: Ssh, resources: list[Resource]) -> None:
-    """The first run changes everything, the second nothing, in one round trip."""
+    """Assert that the first run changes everything and the second nothing, in one round trip."""
     first = ssh.converge(resources)
     assert set(summary(first).values()) == {Status.CHANGED}, explain(first)
     assert_unchanged(ssh.converge(resources))
@@ -35,7 +35,7 @@ def assert_unchanged(report: HostReport) -> None:
 
 @pytest.fixture(scope="module")
 def booted(lab: Lab) -> None:
-    """A lab on which nothing was provisioned yet."""
+    """Reset the lab's disk and boot it."""
     lab.reset_disk()
 
 

@@ -42,7 +42,7 @@ def project(lab: Lab, image: BaseImage, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class Terminal:
-    """A child on a terminal of 33 lines and 77 columns, and somebody who types."""
+    """A child process on a terminal of 33 lines and 77 columns, with typed input."""
 
     def __init__(self, *words: str) -> None:
         self.pid, self.fd = pty.fork()

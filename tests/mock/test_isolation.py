@@ -21,7 +21,7 @@ as_root = pytest.mark.skipif(
 
 
 def real_ids(host: MockHost) -> set[str]:
-    """The numbers of the process's real, effective, saved and file user."""
+    """The real, effective, saved and file system user ids of the process."""
     line = host.run("grep ^Uid: /proc/self/status").output
     return set(line.split()[1:])
 
@@ -227,7 +227,7 @@ def test_inaccessible_interpreter_is_skipped(
 @pytest.mark.slow
 @as_root
 def test_mock_host_runs_as_ordinary_user(cos: MockHost) -> None:
-    """The same program, started by a user without any privilege: here from inside a mock host."""
+    """A mock host that is started by an unprivileged user, here from inside a mock host."""
     program = (
         "from provision.testing import MockHost\n"
         "with MockHost() as host:\n"

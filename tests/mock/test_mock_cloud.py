@@ -34,7 +34,7 @@ def client_of(endpoint: str) -> compute_v1.InstancesClient:
 
 
 def body(name: str, machine: str = "g2-standard-8", **metadata: str) -> compute_v1.Instance:
-    """A GPU VM as the API wants it."""
+    """The body of an insert of a GPU VM."""
     disk = compute_v1.AttachedDiskInitializeParams(
         source_image="projects/cos-cloud/global/images/family/cos-125-lts", disk_size_gb=100
     )
@@ -156,7 +156,7 @@ def test_reboot_command_reboots_host(mock_cloud: MockCloud, key: tuple[str, str]
 
 
 def test_guest_poweroff_stops_instance(mock_cloud: MockCloud, key: tuple[str, str]) -> None:
-    """As with a VM that stops itself when idle; its disk stays, and it can be started again."""
+    """Its disk stays, and it can be started again."""
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
     host = mock_cloud.host("dev")
@@ -264,7 +264,7 @@ def test_unsafe_instance_name_creates_no_folder(mock_cloud: MockCloud) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder with a blank in its name; whatever runs there is stopped."""
+    """A state folder with a space in its name; its mock is stopped at the end."""
     folder = tmp_path / "state of mock"
     yield folder
     background.down(folder)

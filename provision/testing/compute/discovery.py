@@ -168,7 +168,7 @@ class Discovery:
         if call.api == USERINFO:
             return []
         if call.api not in self._methods:
-            return [f"{call} is no method of the API"]
+            return [f"{call} is not a method of the API"]
         method = self._methods[call.api]
         wrong = [
             f"{call}: {fault}"
@@ -188,13 +188,12 @@ class Discovery:
         if call.reply is None or call.future or call.api == USERINFO:
             return []
         if call.status < 400 and call.api not in self._methods:
-            return [f"{call} was answered and is no method of the API"]
+            return [f"{call} was answered and is not a method of the API"]
         if call.status >= 400:
             error = call.reply.get("error", {})
-            whole = (
-                error.get("code") == call.status and error.get("message") and error.get("errors")
-            )
-            return [] if whole else [f"{call} reply is no error envelope of status {call.status}"]
+            if error.get("code") == call.status and error.get("message") and error.get("errors"):
+                return []
+            return [f"{call} reply is not an error envelope of status {call.status}"]
         return [
             f"{call} reply {fault}"
             for fault in self.faults(self._methods[call.api]["response"]["$ref"], call.reply)
@@ -233,6 +232,6 @@ class Discovery:
                 wrong += (
                     []
                     if re.fullmatch(allowed, call.query[name])
-                    else [f"parameter {name} is no {parameter['type']}"]
+                    else [f"parameter {name} is not of type {parameter['type']}"]
                 )
         return wrong

@@ -14,6 +14,8 @@ import gzip
 import re
 from typing import Any, Protocol
 
+import yaml
+
 APPLIED_KEYS = frozenset({"write_files", "runcmd", "bootcmd", "users"})
 _ROOT_FOLDERS = r"/(?:etc|home|mnt|root|run|tmp|var)(?=/|\Z)"
 
@@ -43,8 +45,6 @@ class BootingHost(Protocol):
 
 def apply(text: str, host: BootingHost) -> None:
     """Apply user-data. Errors are printed on the console and do not stop the boot."""
-    import yaml
-
     if not text.startswith("#cloud-config"):
         host.print_console("cloud-init: user-data does not start with #cloud-config: ignored\n")
         return
