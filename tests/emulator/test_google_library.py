@@ -9,7 +9,7 @@ import pytest
 
 IMPORT = """
 import sys
-from provision.cloud.api.client import compute
+from provision.cloud.api.google_library import compute
 compute().InstancesClient, compute().ZoneOperationsClient, compute().Instance
 prefix = "google.cloud.compute_v1.services."
 services = {name.split(".")[4] for name in sys.modules if name.startswith(prefix)}
