@@ -21,11 +21,6 @@ _PATHS: Mapping[str, Argument] = {
     "service": UNIT_FOLDER / "provision-idle.service",
     "timer": UNIT_FOLDER / TIMER,
 }
-_REMOVE = """
-if test "$(systemctl is-active "$unit" 2>/dev/null)" = active; then systemctl stop "$unit"; fi
-rm -f "$script" "$service" "$timer"
-systemctl daemon-reload
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +61,7 @@ class IdleStop(Resource):
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
         """Write, reload, start; or stop and remove."""
         if not self.present:
-            return script(_REMOVE, unit=TIMER).with_bindings(_PATHS)
+            return script(HERE / "idle_remove.sh", unit=TIMER).with_bindings(_PATHS)
         data = {f"{key}_data": payload(text.encode()) for key, text in self.texts.items()}
         body = script(HERE / "idle_ensure.sh", uses=[STAGE_FILE], unit=TIMER)
         return body.with_bindings({**_PATHS, **data})
