@@ -33,7 +33,7 @@ def vm_delete(project: Project, name: str, *, yes: bool, confirm: Confirm | None
         text = f"{name} is a host of the settings: nothing to delete"
         return TaskResult({"deleted": [], "changed": False}, text=text)
     cloud = project.connect_cloud()
-    names = _selected_names(project, cloud, name)
+    names = _fetch_selected_names(project, cloud, name)
     if not yes:
         _require_confirmation(project, names, confirm)
     acts = run_each(names, lambda vm_name: _delete(project, cloud, vm_name))
@@ -47,7 +47,7 @@ def vm_delete(project: Project, name: str, *, yes: bool, confirm: Confirm | None
     return TaskResult(document, code, "\n".join(lines), errors)
 
 
-def _selected_names(project: Project, cloud: ComputeCloud, text: str) -> list[str]:
+def _fetch_selected_names(project: Project, cloud: ComputeCloud, text: str) -> list[str]:
     """The names in `--name`; the cloud is asked for patterns only.
 
     A plain name is not looked up, since the cloud may not show what a failed run left of it.

@@ -61,7 +61,7 @@ def vm_gc(
     )
     user = project.ensure_owner().rpartition("-")[0]
     entries = _open_entries(project)
-    report = _find(project, context, entries, every_key=every_key)
+    report = _fetch_orphans(project, context, entries, every_key=every_key)
     if check:
         return _report(report, [EXIT_WOULD_CHANGE] if report.orphans else [])
     for journal, entry in entries:
@@ -85,7 +85,7 @@ def _open_entries(project: Project) -> list[tuple[Journal, Entry]]:
     ]
 
 
-def _find(
+def _fetch_orphans(
     project: Project,
     context: CloudContext,
     entries: Sequence[tuple[Journal, Entry]],
@@ -110,7 +110,7 @@ def _find(
         for orphan in report.orphans
         if not _is_claimed(project, orphan) and not _is_completed(project, orphan)
     ]
-    return replace(report, orphans=(*orphans, *_find_unused_key(project, context, orphans)))
+    return replace(report, orphans=(*orphans, *_fetch_unused_key(project, context, orphans)))
 
 
 def _is_claimed(project: Project, orphan: Orphan) -> bool:
@@ -129,7 +129,7 @@ def _is_completed(project: Project, orphan: Orphan) -> bool:
     )
 
 
-def _find_unused_key(
+def _fetch_unused_key(
     project: Project, context: CloudContext, orphans: Sequence[Orphan]
 ) -> list[Orphan]:
     """The project's key in an OS Login profile, where no VM remains that it opens."""

@@ -48,7 +48,7 @@ def _follow(project: Project, cloud: ComputeCloud, vm: Vm, clock: Clock) -> int:
         position = output.next
         *lines, unfinished = (unfinished + output.text).split("\n")
         project.stdout("".join(f"{clean(line)}\n" for line in lines).encode())
-        if not output.text and _has_stopped(cloud, vm):
+        if not output.text and _fetch_status(cloud, vm) in {*STOPPED_STATES, None}:
             project.stdout(f"{clean(unfinished)}\n".encode() if unfinished else b"")
             return position
         clock.sleep(PAUSE_S)
@@ -61,6 +61,7 @@ def _read(cloud: ComputeCloud, vm: Vm, position: int) -> SerialOutput:
         return SerialOutput("", position)
 
 
-def _has_stopped(cloud: ComputeCloud, vm: Vm) -> bool:
+def _fetch_status(cloud: ComputeCloud, vm: Vm) -> str | None:
+    """The VM's status; None when it is gone."""
     current = cloud.get(vm.name, vm.zone)
-    return current is None or current.status in STOPPED_STATES
+    return None if current is None else current.status

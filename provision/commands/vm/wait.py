@@ -136,7 +136,7 @@ def _wait_for_host(project: Project, name: str, wait: Wait) -> None:
     printed = ""
     while True:
         try:
-            pending = _find_pending(project, target, wait.until)
+            pending = _fetch_pending(project, target, wait.until)
         except Unreachable as error:
             if wait.is_over:
                 raise
@@ -156,7 +156,7 @@ def _wait_for_host(project: Project, name: str, wait: Wait) -> None:
         wait.clock.sleep(PAUSE_S)
 
 
-def _find_pending(project: Project, target: Host, until: str) -> str:
+def _fetch_pending(project: Project, target: Host, until: str) -> str:
     """Connect; for `ready` also check the recipe. The resources that differ, empty for none."""
     with contextlib.closing(host_access.connect(project, target)) as transport:
         if until != "ready":

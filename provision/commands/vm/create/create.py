@@ -12,7 +12,7 @@ from provision.cloud.lifecycle.batch import Result, collect_results, run_each
 from provision.cloud.lifecycle.create import Created
 from provision.commands.shared.result import TaskResult
 from provision.commands.shared.targets import Targets
-from provision.commands.vm.create.dry_run import plan_together, preview_creation
+from provision.commands.vm.create.dry_run import fetch_plan, preview_creation
 from provision.commands.vm.create.request import (
     note_zones,
     reporting_requested_vms,
@@ -57,7 +57,7 @@ def vm_create(
         return _provision_static_host(project, name, targets)
     names = _vm_names(project, name, count)
     cloud = project.connect_cloud()
-    specs = _specs(project, cloud, names)
+    specs = _fetch_specs(project, cloud, names)
     limits = limits or WaitLimits.of(project)
     if targets.check:
         return preview_creation(project, cloud, specs, targets, limits)
@@ -93,7 +93,7 @@ def _vm_names(project: Project, name: str, count: int) -> list[str]:
     return names
 
 
-def _specs(project: Project, cloud: ComputeCloud, names: Sequence[str]) -> list[VmSpec]:
+def _fetch_specs(project: Project, cloud: ComputeCloud, names: Sequence[str]) -> list[VmSpec]:
     """The requested VMs, which differ by name alone. Raises `SettingsError` for an invalid one."""
     first = vm_spec(project, names[0], os_login=fetch_os_login_enabled(project, cloud))
     specs = [replace(first, name=name) for name in names]
@@ -108,7 +108,7 @@ def _create_all(
     """Create the VMs side by side; the error of a single one is raised."""
     several = len(specs) > 1
     with reporting_requested_vms(project, [spec.name for spec in specs]):
-        search = plan_together(project, cloud, specs) if several else None
+        search = fetch_plan(project, cloud, specs) if several else None
 
         def create(spec: VmSpec) -> Created:
             noted = with_vm_in_notes(project, spec.name) if several else project

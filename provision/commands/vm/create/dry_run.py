@@ -38,12 +38,12 @@ def preview_creation(
     Prints the plan with its price. Raises what `vm.create` would raise before the first request,
     and of a single VM that it does not answer.
     """
-    existing = _list_existing(project, cloud, specs)
+    existing = _list_from_cloud(project, cloud, specs)
     previews = [_preview(spec, existing[spec.name]) for spec in specs if spec.name in existing]
     for preview in previews:
         if preview.limit_note is not None:
             project.emit(Note(preview.limit_note))
-    _plan(project, cloud, specs, existing)
+    _fetch_plan_for_missing(project, cloud, specs, existing)
     missing = [spec.name for spec in specs if spec.name not in existing]
     changes = [f"would create {', '.join(missing)}: {Shape.of(specs[0])}"] if missing else []
     changes += [preview.start for preview in previews if preview.start is not None]
@@ -90,24 +90,24 @@ def _start_line(vm: Vm) -> str | None:
     return f"would wait for {vm.name} in {vm.zone}, which is {vm.status}"
 
 
-def _list_existing(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]) -> dict[str, Vm]:
+def _list_from_cloud(
+    project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]
+) -> dict[str, Vm]:
     names = {spec.name for spec in specs}
     vms = list_vms_from_cloud(project, cloud).vms
     return {vm.name: vm for vm in vms if vm.name in names}
 
 
-def plan_together(
-    project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]
-) -> ZoneSearch | None:
+def fetch_plan(project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec]) -> ZoneSearch | None:
     """Print one plan for all VMs that do not exist; None when all do.
 
     Raises, before the first request, `SettingsError` or `CloudError` for VMs that fit no zone, and
     `QuotaRefused` for stopped ones that cannot all start.
     """
-    return _plan(project, cloud, specs, _list_existing(project, cloud, specs))
+    return _fetch_plan_for_missing(project, cloud, specs, _list_from_cloud(project, cloud, specs))
 
 
-def _plan(
+def _fetch_plan_for_missing(
     project: Project, cloud: ComputeCloud, specs: Sequence[VmSpec], existing: Mapping[str, Vm]
 ) -> ZoneSearch | None:
     missing = [spec for spec in specs if spec.name not in existing]

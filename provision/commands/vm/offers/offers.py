@@ -31,7 +31,7 @@ def vm_offers(project: Project, gpu: str | None, region: str | None = None) -> T
     """
     prices = project.price_list
     gpus = [catalog.gpu_type(gpu)] if gpu else list(catalog.gpu_types().values())
-    found = _find_offers(project, gpus)
+    found = _fetch_offers(project, gpus)
     shown = [
         offer
         for offer in (found.offers if gpu else _default_offers(found.offers, gpus))
@@ -61,7 +61,7 @@ class _Offers:
     failure: str = ""
 
 
-def _find_offers(project: Project, gpus: Sequence[GpuType]) -> _Offers:
+def _fetch_offers(project: Project, gpus: Sequence[GpuType]) -> _Offers:
     """The offers of the cloud, or of the packaged table when it does not answer."""
     settings, prices = project.settings, project.price_list
     n1 = market.n1_types_to_show(gpus, (settings.machine_type, settings.dataflow.machine_type))
