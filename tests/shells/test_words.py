@@ -14,7 +14,7 @@ from provision.core.job import Section, job_text, script_command
 from provision.core.shell import Argument, RemotePath, Secret, command, join, payload, quote, script
 from provision.hosts.local import LocalTransport
 from tests.shells.shells import Shell
-from tests.unit.frames import answers
+from tests.unit.frames import complete_sections
 
 spawning = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 
@@ -183,7 +183,7 @@ def test_framing_returns_output_byte_for_byte(shell: Shell, data: bytes) -> None
         job_text([Section("a", show, 20.0), Section("b", show, 20.0, merge=True)], ":n:"),
         PROVISION_MOCK_ROOT="",
     )
-    found = answers(":n:", done.stdout)
+    found = complete_sections(":n:", done.stdout)
     assert [(key, section.data, section.status) for key, section in found.items()] == [
         ("a", data, 0),
         ("b", data, 0),
@@ -215,7 +215,7 @@ def test_login_shell_output_and_unset_root_do_not_disturb_a_job(shell: Shell) ->
     done = shell.run(
         "echo Welcome; echo :n: begin a; " + job_text([Section("a", body, 20.0)], ":n:")
     )
-    assert answers(":n:", done.stdout)["a"].data == b"/etc"
+    assert complete_sections(":n:", done.stdout)["a"].data == b"/etc"
 
 
 def test_bin_sh_reads_quoted_words_as_intended() -> None:

@@ -9,7 +9,7 @@ from provision.core.frames import Chunk, FrameReader, JobEnd, SectionBegin, Sect
 
 
 @dataclass
-class Read:
+class ReceivedSection:
     """The output and status of a section; None for one that did not end."""
 
     data: bytes = b""
@@ -20,16 +20,16 @@ class Read:
         return self.data.decode("utf-8", "replace")
 
 
-def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
+def read_sections(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, ReceivedSection], bool]:
     """The sections by key, and whether the job reached its end."""
     reader = FrameReader(nonce)
-    sections: dict[str, Read] = {}
+    sections: dict[str, ReceivedSection] = {}
     done = False
     for chunk in chunks:
         for frame in reader.feed(chunk):
             match frame:
                 case SectionBegin(key):
-                    sections[key] = Read()
+                    sections[key] = ReceivedSection()
                 case Chunk(key, data):
                     sections[key].data += data
                 case SectionEnd(key, status):
@@ -39,8 +39,8 @@ def read(nonce: str, chunks: Iterable[bytes]) -> tuple[dict[str, Read], bool]:
     return sections, done
 
 
-def answers(nonce: str, output: bytes) -> dict[str, Read]:
+def complete_sections(nonce: str, output: bytes) -> dict[str, ReceivedSection]:
     """The sections of a job, which must have reached its end."""
-    sections, done = read(nonce, [output])
+    sections, done = read_sections(nonce, [output])
     assert done, output.decode("utf-8", "replace")
     return sections

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from provision.core import frames
 from provision.core.frames import Chunk, FrameReader, JobEnd, LineSplitter, SectionBegin, SectionEnd
-from tests.unit.frames import read
+from tests.unit.frames import read_sections
 
 NONCE = ":0123456789abcdef:"
 MARK = f"{NONCE} ".encode()
@@ -82,7 +82,7 @@ def test_frames_do_not_depend_on_how_bytes_arrive(
     sections: list[tuple[bytes, int]], noise: bytes, sizes: list[int]
 ) -> None:
     named = [(f"p{number}", data, status) for number, (data, status) in enumerate(sections)]
-    found, done = read(NONCE, cut(noise + framed(named), sizes))
+    found, done = read_sections(NONCE, cut(noise + framed(named), sizes))
     assert done
     assert [(key, section.data, section.status) for key, section in found.items()] == named
 
@@ -127,7 +127,7 @@ def test_output_is_yielded_once_it_cannot_be_a_mark() -> None:
 )
 def test_invalid_mark_is_output(line: str) -> None:
     data = MARK + line.encode()
-    sections, done = read(NONCE, [framed([("a", data, 0)])])
+    sections, done = read_sections(NONCE, [framed([("a", data, 0)])])
     assert (sections["a"].data, sections["a"].status, done) == (data, 0, True)
 
 
