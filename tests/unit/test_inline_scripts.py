@@ -25,10 +25,10 @@ class Text:
         self.bound: set[str] = set()
         self.are_all_known = True
 
-    def bind(self, call: ast.Call) -> None:
-        """Note the bindings of a call. The names in `**bindings` are not known here."""
+    def bind(self, call: ast.Call, *, is_extended: bool) -> None:
+        """Note the bindings of a call. Those of `**bindings` and `with_bindings` are not known."""
         self.bound |= {each.arg for each in call.keywords if each.arg}
-        self.are_all_known &= all(each.arg for each in call.keywords)
+        self.are_all_known &= all(each.arg for each in call.keywords) and not is_extended
 
 
 def calls(tree: ast.Module) -> Iterator[ast.Call]:
@@ -56,14 +56,20 @@ def texts_of(tree: ast.Module) -> Mapping[str, Text]:
     A constant that is bound to a variable is a text for another shell, unless it is one word.
     """
     known = constants(tree)
+    extended = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "with_bindings"
+    }
     found: dict[str, Text] = {}
     for call in calls(tree):
         source = call.args[0]
         if isinstance(source, ast.Constant) and isinstance(source.value, str):
             found[f"line {call.lineno}"] = text = Text(source.value)
-            text.bind(call)
+            text.bind(call, is_extended=id(call) in extended)
         elif isinstance(source, ast.Name) and source.id in known:
-            found.setdefault(source.id, Text(known[source.id])).bind(call)
+            text = found.setdefault(source.id, Text(known[source.id]))
+            text.bind(call, is_extended=id(call) in extended)
         for word in call.keywords:
             if isinstance(word.value, ast.Name) and " " in known.get(word.value.id, ""):
                 found.setdefault(word.value.id, Text(known[word.value.id]))
