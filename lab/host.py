@@ -286,11 +286,11 @@ class Lab:
                 )
             time.sleep(POLL_S)
 
-    def _fail(self, what: str) -> None:
+    def _fail(self, message: str) -> None:
         lines = self.state.console.read_text(errors="replace").rstrip().splitlines()[-15:]
         self.stop()
         raise LabError(
-            what, where=str(self.folder), why="\n".join(lines), fix=f"cat {self.state.console}"
+            message, where=str(self.folder), why="\n".join(lines), fix=f"cat {self.state.console}"
         )
 
     def init_pid(self) -> int | None:

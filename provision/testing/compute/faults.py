@@ -201,13 +201,8 @@ def stock_out(
         "zone": "{zone}",
         "zonesAvailable": ",".join(available),
     }
-    info = {
-        "errorInfo": {
-            "reason": "resource_availability",
-            "domain": "compute.googleapis.com",
-            "metadatas": metadatas,
-        }
-    }
+    error = {"reason": "resource_availability", "domain": "compute.googleapis.com"}
+    info = {"errorInfo": {**error, "metadatas": metadatas}}
     return Fault(
         kind=FaultKind.OPERATION,
         call=call,

@@ -69,30 +69,16 @@ def new_instance(
     }
     machine_type = last_segment(body["machineType"])
     resource.update(
-        kind="compute#instance",
-        id=instance_id,
-        creationTimestamp=created,
-        status="PROVISIONING",
-        zone=urls.zonal(),
-        selfLink=links.full(ref.path),
+        _identity(urls, instance_id, created),
         machineType=urls.zonal(f"/machineTypes/{machine_type}"),
-        cpuPlatform="Unknown CPU Platform",
-        startRestricted=False,
         deletionProtection=bool(body.get("deletionProtection", False)),
-        fingerprint=fingerprint([ref.path, instance_id]),
         disks=[_attached(disk, index, urls) for index, disk in enumerate(body["disks"])],
         networkInterfaces=[
             _interface(nic, index, urls, internal_ip)
             for index, nic in enumerate(body["networkInterfaces"])
         ],
-        scheduling=scheduling.complete(deepcopy(dict(body.get("scheduling", {})))),
-        resourceStatus={"scheduling": {}},
+        scheduling=scheduling.with_defaults(deepcopy(dict(body.get("scheduling", {})))),
         tags={**body.get("tags", {}), "fingerprint": fingerprint(body.get("tags", {}))},
-        shieldedInstanceConfig={
-            "enableSecureBoot": False,
-            "enableVtpm": True,
-            "enableIntegrityMonitoring": True,
-        },
     )
     accelerators = _accelerators(body, machine_type, urls)
     if accelerators:
@@ -100,6 +86,27 @@ def new_instance(
     set_labels(resource, body.get("labels", {}))
     set_metadata(resource, body.get("metadata", {}).get("items", []))
     return resource
+
+
+def _identity(urls: _Urls, instance_id: str, created: str) -> Json:
+    """The fields of a new instance that do not depend on the request."""
+    return {
+        "kind": "compute#instance",
+        "id": instance_id,
+        "creationTimestamp": created,
+        "status": "PROVISIONING",
+        "zone": urls.zonal(),
+        "selfLink": urls.links.full(urls.ref.path),
+        "cpuPlatform": "Unknown CPU Platform",
+        "startRestricted": False,
+        "fingerprint": fingerprint([urls.ref.path, instance_id]),
+        "resourceStatus": {"scheduling": {}},
+        "shieldedInstanceConfig": {
+            "enableSecureBoot": False,
+            "enableVtpm": True,
+            "enableIntegrityMonitoring": True,
+        },
+    }
 
 
 def set_labels(resource: Json, labels: Mapping[str, str]) -> None:

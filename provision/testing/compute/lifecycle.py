@@ -149,7 +149,7 @@ def set_scheduling(store: Store, instance: Instance, body: Mapping[str, Any]) ->
         )
 
     def end() -> None:
-        instance.resource["scheduling"] = scheduling.complete(options)
+        instance.resource["scheduling"] = scheduling.with_defaults(options)
 
     return Plan(end=end)
 

@@ -115,7 +115,7 @@ def _check_flex_start(
         raise invalid("Flex-start VMs do not consume reservations.")
 
 
-def complete(asked: Mapping[str, Any]) -> Json:
+def with_defaults(asked: Mapping[str, Any]) -> Json:
     """The options as the API shows them: those asked for, and the defaults of the others."""
     model = asked.get("provisioningModel") or ("SPOT" if asked.get("preemptible") else "STANDARD")
     shown: Json = {

@@ -89,13 +89,7 @@ class Cuda:
         percentage = 100.0
         self._server = self._connect()
         if self._server is not None:
-            answer = self._request(
-                {
-                    "attach": os.getpid(),
-                    "uid": self._environment.uid,
-                    "namespace": self._environment.namespace,
-                }
-            )
+            answer = self._attach()
             if answer.get("code"):
                 return int(answer["code"])
             present = [device for device in present if device in answer["devices"]]
@@ -251,6 +245,12 @@ class Cuda:
             return self._environment.open_socket("control", "connect")
         except OSError:
             return None
+
+    def _attach(self) -> dict[str, Any]:
+        environment = self._environment
+        return self._request(
+            {"attach": os.getpid(), "uid": environment.uid, "namespace": environment.namespace}
+        )
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         """The daemon's answer; code 806 when the daemon was killed."""
