@@ -43,15 +43,15 @@ def test_refusal_is_classified_as_the_table_says(case: dict[str, Any]) -> None:
     )
     assert classify(refusal) == Classification(
         RefusalKind(case["kind"]),
-        BlastRadius(case["blast"]),
+        BlastRadius(case["blast_radius"]),
         case.get("retry", False),
-        case.get("again", 0),
+        case.get("new_inserts", 0),
     )
 
 
 def test_every_kind_and_blast_radius_has_a_case() -> None:
     assert {case["kind"] for case in CASES} == set(RefusalKind)
-    assert {case["blast"] for case in CASES} == set(BlastRadius)
+    assert {case["blast_radius"] for case in CASES} == set(BlastRadius)
 
 
 @given(code=st.text(), message=st.text(), status=st.integers(0, 599))
@@ -129,7 +129,7 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
 
 
 @pytest.mark.parametrize(
-    ("blast", "left"),
+    ("radius", "left"),
     [
         (BlastRadius.ZONE, ("us-central1-b", "us-east1-c", "europe-west4-a")),
         (BlastRadius.REGION, ("us-east1-c", "europe-west4-a")),
@@ -138,11 +138,11 @@ ZONES = ("us-central1-a", "us-central1-b", "us-east1-c", "europe-west4-a")
     ],
 )
 def test_refusal_drops_the_zones_within_its_blast_radius(
-    blast: BlastRadius, left: tuple[str, ...]
+    radius: BlastRadius, left: tuple[str, ...]
 ) -> None:
     assert (
         Candidates.of(ZONES)
-        .after("us-central1-a", Classification(RefusalKind.UNKNOWN, blast))
+        .after("us-central1-a", Classification(RefusalKind.UNKNOWN, radius))
         .zones
         == left
     )
@@ -224,14 +224,14 @@ def test_region_is_compared_as_a_whole_name() -> None:
     st.lists(st.sampled_from(ZONES)),
 )
 def test_search_ends_and_asks_no_zone_twice(
-    zones: list[str], blasts: list[BlastRadius], hints: list[str]
+    zones: list[str], radii: list[BlastRadius], recommended: list[str]
 ) -> None:
     candidates, asked = Candidates.of(zones), []
     while batch := candidates.next():
         (zone,) = batch
         asked.append(zone)
         candidates = candidates.after(
-            zone, Classification(RefusalKind.UNKNOWN, blasts[len(asked) % len(blasts)]), hints
+            zone, Classification(RefusalKind.UNKNOWN, radii[len(asked) % len(radii)]), recommended
         )
     assert len(asked) == len(set(asked))
 
