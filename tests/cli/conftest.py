@@ -15,6 +15,7 @@ import pytest
 
 from provision import __main__ as program_module
 from tests.cli.fakes import fake_modules
+from tests.cli.forked import run_forked
 
 HERE = Path(__file__).parent
 TASKS = "from provision.cli import namespace_for\n\nnamespace = namespace_for(__file__)\n"
@@ -76,11 +77,10 @@ def argv() -> Callable[..., list[str]]:
 @pytest.fixture
 def cli(
     project: Path,
-    argv: Callable[..., list[str]],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Cli:
-    """Run a task in the project's folder: `invoke` as a process, `provision` in this one."""
+    """Run a task in the project's folder: `invoke` in a forked process, `provision` in this one."""
     fakes = fake_modules()
 
     def run(
@@ -90,7 +90,10 @@ def cli(
         cwd: Path | None = None,
     ) -> CliResult:
         if program == "invoke":
-            return run_process(argv(program, *words), cwd or project, {**os.environ, **(env or {})})
+            status, out_bytes, err_bytes = run_forked(
+                words, cwd or project, {**os.environ, **(env or {})}
+            )
+            return CliResult(status, _text(out_bytes), _text(err_bytes))
         with monkeypatch.context() as patch, restored_environment():
             patch.chdir(cwd or project)
             patch.setattr(sys, "argv", ["provision", *words])
@@ -122,11 +125,11 @@ def run_process(command: list[str], cwd: Path, env: Mapping[str, str]) -> CliRes
         timeout=60,
         check=False,
     )
-    return CliResult(
-        done.returncode,
-        done.stdout.decode("utf-8", "surrogateescape"),
-        done.stderr.decode("utf-8", "surrogateescape"),
-    )
+    return CliResult(done.returncode, _text(done.stdout), _text(done.stderr))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 @contextmanager
