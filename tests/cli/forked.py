@@ -36,7 +36,7 @@ def run_forked(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> tuple
             process.kill()
             raise TimeoutError(f"invoke {' '.join(words)} did not end in {TIMEOUT_S} s")
         process.close()
-        return status, *(_content(file.fileno()) for file in (out, err))
+        return status, _content(out.fileno()), _content(err.fileno())
 
 
 def _content(handle: int) -> bytes:
