@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from provision.cloud.lifecycle.journal import MADE
 from provision.core.errors import CloudError
 from provision.core.model import Host, Vm
-from provision.hosts.patterns import Traits, included_names, no_host_error, select_hosts
+from provision.hosts.limit_patterns import Traits, included_names, no_host_error, select_hosts
 from provision.hosts.ssh import iap
 from provision.project.login import prepare_login, request_login_user
 from provision.project.owned_vms import HiddenVm, list_vms_from_cloud
@@ -155,7 +155,7 @@ class Inventory:
         """Return the hosts that a pattern selects.
 
         A hidden VM is never among them, since its facts are unknown to a filter. Raises as
-        `provision.hosts.patterns.select_hosts`, and `CloudError` for the name of a hidden VM.
+        `provision.hosts.limit_patterns.select_hosts`, and `CloudError` for the name of a hidden VM.
         """
         machines = {machine.host.name: machine for machine in self.machines}
         hidden = {vm.name for vm in self.hidden if vm.name and vm.name not in machines}

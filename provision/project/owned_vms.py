@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from provision.cloud.api.labels import OWNER_LABEL, is_owned_by
 from provision.cloud.api.protocol import ComputeCloud, Listing
 from provision.cloud.lifecycle.context import CloudContext
-from provision.cloud.lifecycle.insert import recover_entry
 from provision.cloud.lifecycle.journal import DELETING, INTENT, MADE, UNSURE
+from provision.cloud.lifecycle.recovery import recover_entry
 from provision.core.errors import CloudError, UsageError
 from provision.core.model import Vm
 from provision.project.project import Project

@@ -17,7 +17,7 @@ from provision.cloud.lifecycle.journal import Journal
 from provision.cloud.market.prices import PriceList, packaged_prices
 from provision.core.errors import SettingsError, with_program
 from provision.core.model import Emit, Event, Note, Sink
-from provision.hosts.keys import KeyPair, ensure_key
+from provision.hosts.key_pair import KeyPair, ensure_key
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.config import SshConfig
 from provision.project.mock import MOCK_PROJECT, ProjectMock

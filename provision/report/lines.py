@@ -21,6 +21,7 @@ from provision.core.model import (
     Status,
 )
 from provision.report import text
+from provision.report.recap import recap
 from provision.report.text import Line
 
 
@@ -162,4 +163,4 @@ class LineReporter:
         is_complete = not event.interrupted and not event.not_started and not failed
         if self._brief and is_complete and not self._check:
             return []
-        return [((" ", ""),), *text.recap(event, check=self._check, program=self._program)]
+        return [((" ", ""),), *recap(event, check=self._check, program=self._program)]

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from provision.testing.compute import ComputeEmulator
     from provision.testing.convergence import converge
-    from provision.testing.faults import Faults, Stats
     from provision.testing.host.processes import MockHostError
+    from provision.testing.host_faults import Faults, Stats
     from provision.testing.mock_cloud import MockCloud
     from provision.testing.mock_host import MockHost, Result
     from provision.testing.network import Network
 
 _MODULE_OF = {
     "ComputeEmulator": "provision.testing.compute",
-    "Faults": "provision.testing.faults",
+    "Faults": "provision.testing.host_faults",
     "MockCloud": "provision.testing.mock_cloud",
     "MockHost": "provision.testing.mock_host",
     "MockHostError": "provision.testing.host.processes",
     "Network": "provision.testing.network",
     "Result": "provision.testing.mock_host",
-    "Stats": "provision.testing.faults",
+    "Stats": "provision.testing.host_faults",
     "converge": "provision.testing.convergence",
 }
 

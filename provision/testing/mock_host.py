@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from provision.core.model import Host
-from provision.testing.faults import Faults, Stats
 from provision.testing.host import cloud_init
 from provision.testing.host.filesystem import Hardware, HostFilesystem
 from provision.testing.host.gpu_models import gpu_model
 from provision.testing.host.location import choose_folder, find_python
 from provision.testing.host.processes import MockHostError, Process, Processes
+from provision.testing.host_faults import Faults, Stats
 from provision.testing.ssh.keys import load_or_make_key, public_line
 from provision.testing.ssh.server import Access, SshServer
 from provision.testing.ssh.session import Terminal

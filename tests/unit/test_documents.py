@@ -177,7 +177,7 @@ def test_every_resource_that_a_recipe_may_depend_on_is_named(tmp_path: Path) -> 
 
 
 def test_every_fault_of_the_mock_is_named() -> None:
-    from provision.testing.faults import STANDIN_FAULTS
+    from provision.testing.host_faults import STANDIN_FAULTS
 
     text = (ROOT / "docs" / "mock.md").read_text(encoding="utf-8")
     assert sorted(name for name in STANDIN_FAULTS if f"`{name}`" not in text) == []

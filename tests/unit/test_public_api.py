@@ -58,10 +58,10 @@ def test_unknown_name_raises_attribute_error(package: ModuleType) -> None:
 
 def test_submodules_can_be_imported() -> None:
     code = (
-        "from provision.core import engine; from provision.testing import faults; "
-        "print(engine.__name__, faults.__name__)"
+        "from provision.core import engine; from provision.testing import host_faults; "
+        "print(engine.__name__, host_faults.__name__)"
     )
-    assert _fresh(code) == "provision.core.engine provision.testing.faults"
+    assert _fresh(code) == "provision.core.engine provision.testing.host_faults"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)

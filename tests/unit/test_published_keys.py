@@ -12,7 +12,7 @@ from provision.cloud.api.protocol import SerialOutput
 from provision.cloud.refusal import CloudRefused, Refusal
 from provision.core.model import Vm
 from provision.hosts.host_keys import HostKey
-from provision.project.host_keys import ATTRIBUTES_PAUSE_S, PublishedKeys
+from provision.project.host_key_pinning import ATTRIBUTES_PAUSE_S, PublishedKeys
 from provision.project.records import key_alias
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBhAqcVaWAMCSKt6NHhRBhFcyISvgC0pbZAKHPHg2zxL"

@@ -29,7 +29,8 @@ from provision.core.model import (
 )
 from provision.core.shell import Secret
 from provision.report import LineReporter, fan_out, hosts_document, reporter
-from provision.report.text import clean, failures, plain, recap
+from provision.report.recap import failures, recap
+from provision.report.text import clean, plain
 
 OK = Outcome("gpu", Status.OK)
 MOUNT = Outcome("driver-mount", Status.CHANGED, (Change("options", "noexec", "exec"),), 1.5)

@@ -14,13 +14,12 @@ from provision.cloud.lifecycle.context import CloudContext
 from provision.cloud.lifecycle.existing import (
     check_no_namesake,
     choose_one,
-    find_unlisted,
     keep_vm,
-    recover_vms,
     wait_if_pending,
 )
 from provision.cloud.lifecycle.insert import Inserted, delete_unwanted, insert_vm, mark_made
 from provision.cloud.lifecycle.race import Finish, race
+from provision.cloud.lifecycle.recovery import fetch_unlisted_vms, recover_vms
 from provision.cloud.lifecycle.zone_search import Attempt, ZoneSearch
 from provision.cloud.lifecycle.zone_selection import plan_search
 from provision.cloud.market.catalog import Shape
@@ -87,7 +86,7 @@ def _find_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | N
     existing = (
         [vm for vm in listed if is_owned_by(vm, owner)]
         or recovered
-        or find_unlisted(context, name, listed)
+        or fetch_unlisted_vms(context, name, listed)
     )
     return (choose_one(context, existing, recovered) if existing else None), listed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from provision.cloud.api.labels import OWNER_LABEL, is_owned_by
 from provision.cloud.lifecycle.context import CloudContext, left_behind_error, name_taken_error
-from provision.cloud.lifecycle.existing import find_unlisted, recover_vms
 from provision.cloud.lifecycle.journal import DELETING, GONE, LEFT_BEHIND
+from provision.cloud.lifecycle.recovery import fetch_unlisted_vms, recover_vms
 from provision.core.errors import CloudError
 from provision.core.model import Vm
 
@@ -42,6 +42,6 @@ def delete_vms_by_name(context: CloudContext, name: str, owner: str) -> list[Vm]
     with context.journal.claim(name, context.note):
         recovered = recover_vms(context, name)
         listed = [vm for vm in context.cloud.list({OWNER_LABEL: owner}) if vm.name == name]
-        unlisted = find_unlisted(context, name, listed)
+        unlisted = fetch_unlisted_vms(context, name, listed)
         by_zone = {vm.zone: vm for vm in (*unlisted, *recovered, *listed) if is_owned_by(vm, owner)}
         return [vm for zone, vm in sorted(by_zone.items()) if delete_vm(context, name, zone, owner)]

@@ -1,4 +1,4 @@
-"""VMs of the requested name that exist already: found, compared with the spec, and kept."""
+"""VMs of the requested name that exist already: compared with the spec, and kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from provision.cloud.api.labels import IDLE_DELETE_LABEL, OWNER_LABEL
 from provision.cloud.api.resources import differences
 from provision.cloud.lifecycle.context import CloudContext
-from provision.cloud.lifecycle.insert import delete_unwanted, mark_made, recover_entry
-from provision.cloud.lifecycle.journal import MADE, Entry
+from provision.cloud.lifecycle.insert import delete_unwanted, mark_made
 from provision.cloud.lifecycle.ttl_extension import start_vm, usual_ttl_s
 from provision.cloud.lifecycle.vm_states import PENDING, STOPPED_STATES, STOPPING_STATES
 from provision.cloud.lifecycle.waiting import wait_for_capacity, wait_while
@@ -16,27 +15,6 @@ from provision.cloud.refusal import CloudRefused
 from provision.core.durations import exact
 from provision.core.errors import CloudError
 from provision.core.model import Vm, VmSpec
-
-
-def _open_entries(context: CloudContext, name: str) -> list[Entry]:
-    return [entry for entry in context.journal.open() if entry.name == name]
-
-
-def recover_vms(context: CloudContext, name: str) -> list[Vm]:
-    """Return the VMs that killed runs asked for under this name, and update the journal."""
-    unfinished = [entry for entry in _open_entries(context, name) if entry.state != MADE]
-    return [vm for entry in unfinished if (vm := recover_entry(context, entry)) is not None]
-
-
-def find_unlisted(context: CloudContext, name: str, listed: Sequence[Vm]) -> list[Vm]:
-    """Return VMs that the journal calls made and the list lacks; each costs a request."""
-    zones = {vm.zone for vm in listed}
-    unlisted = [
-        entry
-        for entry in _open_entries(context, name)
-        if entry.state == MADE and entry.zone not in zones
-    ]
-    return [vm for entry in unlisted if (vm := recover_entry(context, entry)) is not None]
 
 
 def choose_one(context: CloudContext, existing: Sequence[Vm], recovered: Sequence[Vm]) -> Vm:

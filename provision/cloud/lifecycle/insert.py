@@ -1,4 +1,7 @@
-"""One insert in one zone: journalled, made, cleaned up; and entries of killed runs recovered."""
+"""One insert in one zone: journalled, made, and cleaned up after a refusal.
+
+What a killed run left in the journal is recovered in recovery.py.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,7 @@ from provision.cloud.lifecycle.journal import (
     LEFT_BEHIND,
     MADE,
     UNSURE,
-    Entry,
 )
-from provision.cloud.lifecycle.vm_states import PENDING
 from provision.cloud.lifecycle.waiting import wait_for_capacity
 from provision.cloud.refusal import TIMED_OUT, CloudRefused
 from provision.cloud.refusal_table import RefusalKind, classify
@@ -57,7 +58,7 @@ def insert_vm(
     try:
         vm = wait_for_capacity(context, vm, spec.request_valid_s or 0, is_enough)
     except CloudRefused:
-        _clean_up(context, spec.name, zone, request_id, if_absent=GONE)
+        clean_up_insert(context, spec.name, zone, request_id, if_absent=GONE)
         raise
     is_new = is_made_by(vm, request_id)
     if not is_new:
@@ -79,7 +80,7 @@ def delete_unwanted(context: CloudContext, vm: Vm) -> None:
     """Delete an unwanted VM of this run. Raises `CleanupFailed` when it may go on billing."""
     request_id = vm.labels[REQUEST_LABEL]
     context.journal.mark(request_id, DELETING)
-    _clean_up(context, vm.name, vm.zone, request_id, if_absent=GONE)
+    clean_up_insert(context, vm.name, vm.zone, request_id, if_absent=GONE)
 
 
 def _vm_of_lost_reply(
@@ -95,7 +96,7 @@ def _vm_of_lost_reply(
         if vm is not None and is_made_by(vm, request_id):
             return vm
     if_absent = UNSURE if result is None else GONE
-    _clean_up(context, name, zone, request_id, if_absent=if_absent)
+    clean_up_insert(context, name, zone, request_id, if_absent=if_absent)
     if result is not None and result.refusal is not None and result.refusal is not error:
         raise result.refusal from error
     return None
@@ -127,10 +128,14 @@ def _look_up(context: CloudContext, name: str, zone: str, request_id: str) -> Vm
         raise _left_behind(context, name, zone, request_id, error) from error
 
 
-def _clean_up(
+def clean_up_insert(
     context: CloudContext, name: str, zone: str, request_id: str, *, if_absent: str
 ) -> None:
-    """Delete the VM if it carries our requestId; a failed insert may have made it all the same."""
+    """Delete the VM of this requestId: a failed insert may have made one all the same.
+
+    The journal then has it as gone, or as `if_absent` when there is none. Raises `CleanupFailed`
+    when the VM may go on billing.
+    """
     state = if_absent
     vm = _look_up(context, name, zone, request_id)
     try:
@@ -147,36 +152,3 @@ def _left_behind(
 ) -> CleanupFailed:
     context.journal.mark(request_id, LEFT_BEHIND, error.why)
     return left_behind_error("a VM may be left behind and may bill", name, zone, error)
-
-
-def recover_entry(context: CloudContext, entry: Entry) -> Vm | None:
-    """Find out what became of an open entry of an earlier run; return its VM, or None.
-
-    Waits for an insert that is under way, and repeats a deletion that was begun or that failed;
-    the journal has the result.
-    """
-    if entry.state == MADE:
-        return _recover_made(context, entry)
-    if entry.state in (DELETING, LEFT_BEHIND):
-        context.note(
-            f"{entry.name} in {entry.zone}: "
-            "an earlier run had begun to delete it; it is deleted now"
-        )
-        _clean_up(context, entry.name, entry.zone, entry.request_id, if_absent=GONE)
-        return None
-    context.cloud.operation_result(entry.zone, entry.request_id)
-    vm = context.cloud.get(entry.name, entry.zone)
-    if vm is None or not is_made_by(vm, entry.request_id):
-        context.journal.mark(entry.request_id, GONE)
-        return None
-    if vm.status != PENDING:  # a VM that waits for capacity may be removed by the cloud
-        context.journal.mark(entry.request_id, MADE)
-    return vm
-
-
-def _recover_made(context: CloudContext, entry: Entry) -> Vm | None:
-    vm = context.cloud.get(entry.name, entry.zone)
-    # A VM can be renamed while it is stopped: it keeps its request label.
-    if vm is None and not context.cloud.list({REQUEST_LABEL: entry.request_id}):
-        context.journal.mark(entry.request_id, GONE)
-    return vm

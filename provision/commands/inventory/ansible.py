@@ -10,9 +10,9 @@ from typing import Any
 
 from provision.commands.inventory.shared.facts import machine_document, user_labels
 from provision.commands.shared.result import TaskResult
-from provision.hosts.patterns import EVERYTHING
+from provision.hosts.limit_patterns import EVERYTHING
 from provision.hosts.ssh import ssh_program
-from provision.project import host_keys, inventory
+from provision.project import host_key_pinning, inventory
 from provision.project.inventory import Machine
 from provision.project.project import Project
 
@@ -28,7 +28,7 @@ def inventory_ansible(project: Project, limit: str | None = None) -> TaskResult:
     """
     everything = inventory.fetch_inventory(project)
     machines = everything.matching(project, EVERYTHING if limit is None else limit)
-    host_keys.pin_keys_of_settings(project, [machine.host for machine in machines])
+    host_key_pinning.pin_keys_of_settings(project, [machine.host for machine in machines])
     groups: dict[str, dict[str, list[str]]] = {}
     for machine in machines:
         for group in _groups(machine):
@@ -57,7 +57,7 @@ def _variables(project: Project, machine: Machine) -> dict[str, Any]:
     facts = {f"provision_{key}": document[key] for key in _FACTS}
     if host.is_local:
         return {"ansible_connection": "local", **facts}
-    options = ssh_program.pin_options(host, host_keys.known_hosts_files(project, host))
+    options = ssh_program.pin_options(host, host_key_pinning.known_hosts_files(project, host))
     if host.proxy:
         options.append(f"ProxyCommand={host.proxy_command}")
     connection: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from provision.commands.inventory.shared.facts import machine_document, user_labels
 from provision.commands.shared.result import TaskResult
-from provision.hosts.patterns import EVERYTHING
+from provision.hosts.limit_patterns import EVERYTHING
 from provision.project import inventory
 from provision.project.inventory import Machine
 from provision.project.project import Project

@@ -9,9 +9,9 @@ from provision.cloud.api.protocol import ComputeCloud
 from provision.commands.shared.targets import Targets
 from provision.core.errors import UsageError
 from provision.core.model import Host, Transport
+from provision.hosts.limit_patterns import has_filters, select_by_name
 from provision.hosts.local import LocalTransport
-from provision.hosts.patterns import has_filters, select_by_name
-from provision.project import host_keys, inventory, vm_address
+from provision.project import host_key_pinning, inventory, vm_address
 from provision.project.project import Project
 
 
@@ -96,7 +96,7 @@ def connect(
         )
 
     def open_trusted(host: Host) -> Transport:
-        return host_keys.retry_with_published_keys(project, cloud, host, open_connection)
+        return host_key_pinning.retry_with_published_keys(project, cloud, host, open_connection)
 
     if cloud is not None:
         return open_trusted(target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from provision.core.model import Host
 from provision.core.shell import Script
 from provision.hosts.ssh import terminal
-from provision.project import host_keys, vm_address
+from provision.project import host_key_pinning, vm_address
 from provision.project.project import Project
 
 
@@ -27,5 +27,5 @@ def open_terminal(project: Project, target: Host, body: Script | None, *, become
     return vm_address.retry_at_current_address(
         project,
         target,
-        lambda host: host_keys.retry_with_published_keys(project, None, host, attempt),
+        lambda host: host_key_pinning.retry_with_published_keys(project, None, host, attempt),
     )

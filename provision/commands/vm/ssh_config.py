@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision import templating
 from provision.commands.shared.result import TaskResult
-from provision.project import host_keys, inventory
+from provision.project import host_key_pinning, inventory
 from provision.project.project import Project
 
 
@@ -25,7 +25,7 @@ def vm_ssh_config(project: Project) -> TaskResult:
         project, [target for target in inventory.recorded_hosts(project) if not target.is_local]
     )
     project.home.mkdir(parents=True, exist_ok=True)
-    host_keys.pin_keys_of_settings(project, hosts)
+    host_key_pinning.pin_keys_of_settings(project, hosts)
     aliases = {
         target.name: asdict(resolve_alias(target, project.ssh_config))
         for target in hosts

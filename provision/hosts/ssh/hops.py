@@ -24,8 +24,8 @@ from provision.hosts.ssh.closing import Closers, close_client, closed_after
 from provision.hosts.ssh.config import SshConfig
 from provision.hosts.ssh.dial import ProxyProcess, connect_tcp, shut_down
 from provision.hosts.ssh.failures import raising_unreachable
+from provision.hosts.ssh.host_key_policy import PinnedKeyPolicy, known_hosts_files
 from provision.hosts.ssh.names import check_host_name, check_user_name
-from provision.hosts.ssh.pinning import PinnedKeyPolicy, known_hosts_files
 from provision.hosts.ssh.wire import ChannelTarget, Wire, wait_for_channel
 
 _MAX_HOPS = 8

@@ -31,7 +31,7 @@ from paramiko.common import (
     OPEN_SUCCEEDED,
 )
 
-from provision.testing.faults import Faults, Stats
+from provision.testing.host_faults import Faults, Stats
 from provision.testing.ssh.session import GONE, Session, SessionHost, Terminal
 from provision.testing.ssh.sftp import SftpFiles, SftpSubsystem
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
 
-from provision.testing.faults import Faults, Stats
 from provision.testing.host.processes import MockHostError, Process, Processes
+from provision.testing.host_faults import Faults, Stats
 
 _BLOCK = 1 << 15
 GONE = (OSError, EOFError)

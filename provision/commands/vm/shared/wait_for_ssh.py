@@ -21,7 +21,7 @@ from provision.core.errors import HostKeyMismatch, TunnelRefused, Unreachable
 from provision.core.model import Host, Note, Vm
 from provision.hosts.host_keys import HostKey
 from provision.project import inventory
-from provision.project.host_keys import ATTRIBUTES_PAUSE_S, PublishedKeys
+from provision.project.host_key_pinning import ATTRIBUTES_PAUSE_S, PublishedKeys
 from provision.project.login import explain_refused_login, prepare_login, request_login_user
 from provision.project.project import Project
 from provision.project.records import record_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from provision.core.errors import UsageError
 from provision.core.model import Host
-from provision.hosts.patterns import has_filters, select_by_name, select_hosts
+from provision.hosts.limit_patterns import has_filters, select_by_name, select_hosts
 
 NAMES = ["gpu-1", "gpu-2", "gpu-10", "dev", "rack[1]", "$(reboot)", "büro"]
 HOSTS = [Host(name=name, address="10.0.0.1") for name in NAMES]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.core.errors import UsageError
-from provision.hosts.keys import KeyPair, ensure_key
+from provision.hosts.key_pair import KeyPair, ensure_key
 
 
 def test_ssh_keygen_reads_private_and_public_key(tmp_path: Path) -> None:
