@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpu.conftest import RESULTS, Machine, frameworks
 
-PROGRAM = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / "mlp.py"
+PROGRAM = Path(__file__).parents[2] / "provision" / "mps" / "bench" / "workloads" / "mlp.py"
 ALONE = (
     "PROVISION_BENCH_CLIENT=0 PROVISION_BENCH_READY=/dev/null PROVISION_BENCH_GO=/dev/null "
     "PROVISION_BENCH_TIMES=/dev/null"

@@ -383,7 +383,9 @@ def test_doctor_reports_image_without_glibc(machine: Machine, lab: Lab) -> None:
 
 def test_plan_measures_one_run(machine: Machine) -> None:
     workload = "mlp" if frameworks()[1] else "driver"
-    source = Path(__file__).parents[2] / "provision" / "mps" / "workloads" / f"{workload}.py"
+    source = (
+        Path(__file__).parents[2] / "provision" / "mps" / "bench" / "workloads" / f"{workload}.py"
+    )
     (machine.project / "work.py").write_text(source.read_text())
     stand_in = (
         "PROVISION_BENCH_STEPS=6000 PROVISION_BENCH_CLIENT=0 "

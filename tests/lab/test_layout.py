@@ -28,6 +28,12 @@ NOEXEC = (
 READ_ONLY = ("/", "/root", "/mnt", "/usr", "/usr/local/bin", "/opt")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def rebooted(lab: Lab) -> None:
+    """Undo the mounts of recipes that other tests applied to the lab."""
+    lab.reboot()
+
+
 def run_from(ssh: Ssh, folder: str) -> int:
     """The status of a program in `folder`: 0 if it is executable there, else 126."""
     make = f'cd {folder} && printf "#!/bin/sh\\nexit 0\\n" >probe && chmod 755 probe'
