@@ -1,4 +1,7 @@
-"""Run a warm `make demo` in an empty home; exit 1 if it leaves a process, or a file outside .venv and the state folder."""
+"""Run a warm `make demo` in an empty home; exit 1 if it leaves a process or a file.
+
+Files below .venv and the state folder are allowed.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,15 @@ def marked() -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if MARK.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(
-                    f"{process.name} {(process / 'cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')}"
-                )
-        except OSError:  # it ended meanwhile
+                command_line = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append(f"{process.name} {command_line.decode(errors='replace')}")
+        except OSError:  # it has ended
             continue
     return found
 
 
 def main() -> int:
-    """Run the demo and say what it left."""
+    """Run the demo and print what it left."""
     before = set(files(ROOT, but=[".venv", ".git"]))
     with tempfile.TemporaryDirectory() as scratch:
         home, temporary = Path(scratch, "home"), Path(scratch, "tmp")

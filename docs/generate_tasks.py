@@ -17,8 +17,8 @@ HEAD = """\
 
 Made from the code by `python docs/generate_tasks.py`; a test compares them.
 
-In a project with a `tasks.py` every task is `invoke NAME`; from any folder it is `provision NAME`. Words after `--` are taken as
-they were typed. A flag written in brackets may be left out.
+In a project with a `tasks.py`, a task is `invoke NAME`; from any folder it is `provision NAME`.
+Words after `--` are passed on as typed. A flag in brackets is optional.
 """
 
 
@@ -39,7 +39,7 @@ def page() -> str:
         "## Flags that tasks share",
         "Every task takes:",
         _flags(COMMON),
-        "Tasks that act on hosts take as well (of `--host` and `--limit` only one; without either they act on the VM of the settings):",
+        "Tasks that act on hosts also take these (without them they act on the settings' VM):",
         _flags(TARGETS),
     ]
     parts = [HEAD.rstrip(), "\n".join(["| task | does |", "|---|---|", *rows]), *shared]

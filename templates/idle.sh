@@ -1,10 +1,10 @@
 #!/bin/sh
 # Powers this VM off when it was idle for LIMIT_S seconds. provision-idle.timer runs it each minute.
 #     idle.sh LIMIT_S
-# The VM is in use while a GPU computes or cannot be read, while somebody types in a terminal or
+# The VM is in use while a GPU computes or cannot be read, while a user types in a terminal or
 # something is printed there, while provision runs a command here (dev.run, dev.exec, the build of an
 # image, …), and while the boot is under way. An open connection alone is not use: editors keep
-# theirs open for days. The clock is the machine's uptime, which no change of the date moves. A
+# connections open for days. The clock is the machine's uptime, which no change of the date moves. A
 # reboot forgets the time of the last use, and counts as use itself.
 set -u
 set -f
@@ -31,12 +31,12 @@ read_gpu() {
     test -e "$R/sys/module/nvidia/version" || return 0
     smi --query-gpu=utilization.gpu --format=csv,noheader,nounits ||
         { gpu="nvidia-smi ended with $?"; return; }
-    test -s "$state/smi" || gpu="nvidia-smi says nothing"
+    test -s "$state/smi" || gpu="nvidia-smi prints nothing"
     while read -r percent; do
         case $percent in
             0) ;;
             '[N/A]' | '[Not Supported]') unreported=1 ;;
-            '' | *[!0-9]*) gpu="nvidia-smi says: $percent" ;;
+            '' | *[!0-9]*) gpu="nvidia-smi prints: $percent" ;;
             *) gpu=busy; return ;;
         esac
     done < "$state/smi"

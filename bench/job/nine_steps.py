@@ -16,7 +16,7 @@ IMAGE = "worker:1"
 
 @dataclass(frozen=True, kw_only=True)
 class DriverFile(Resource):
-    """A driver that takes no time to install: a program that says its version."""
+    """A driver that takes no time to install: a program that prints its version."""
 
     version: str
 

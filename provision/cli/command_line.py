@@ -45,8 +45,8 @@ def runtime_config_path(words: Sequence[str], env: Mapping[str, str]) -> str | N
 def redirected_stdin() -> int | None:
     """Return the file descriptor of standard input if it is a pipe, a file or a socket.
 
-    The user's program reads it. Returns None for a terminal, which stays ours, and for a closed
-    standard input.
+    The user's program reads it. Returns None for a terminal, which this program reads itself, and
+    for a closed standard input.
     """
     try:
         descriptor = sys.stdin.fileno()

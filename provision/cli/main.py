@@ -35,7 +35,7 @@ class _Program(Program):
 
 
 def main() -> None:
-    """Run the program on the process's own command line and exit."""
+    """Run the program on the process's command line. Raises `SystemExit`, `KeyboardInterrupt`."""
     hide_settings_variables(os.environ)
     open_standard_streams()
     program = _Program(

@@ -30,8 +30,8 @@ class Output:
 
     With `as_json`, standard output is one JSON document and nothing else; with `prints_result`, it
     is the task's result without notes. With `runs_program`, it belongs to the user's program, whose
-    status the task returns; a failure of ours then returns 125. `argv0` is this program's name, for
-    the commands in remedies.
+    status the task returns; this program's own failures then return 125. `argv0` is this program's
+    name, for the commands in remedies.
     """
 
     as_json: bool

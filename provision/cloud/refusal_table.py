@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from provision.cloud.refusal import (
+    CAPACITY_WAIT_EXPIRED,
     CONNECTION_LOST,
     TIMED_OUT,
     UNREADABLE,
     VANISHED,
-    WAITED_IN_VAIN,
     AuthRefused,
     CloudRefused,
     NotFoundRefused,
@@ -99,7 +99,7 @@ _STOCK_OUT = (
     "GPU_STOCKOUT",
     "insufficientCapacity",
     "STOCKOUT",
-    WAITED_IN_VAIN,
+    CAPACITY_WAIT_EXPIRED,
 )
 
 _TABLE: tuple[_Row, ...] = (

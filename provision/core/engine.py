@@ -51,7 +51,7 @@ def converge(
 ) -> HostReport:
     """Bring one host to the state that the recipe describes and report what was verified.
 
-    With `check` the report says what would change, and nothing is written. Raises `RecipeError`
+    With `check` the report lists what would change, and nothing is written. Raises `RecipeError`
     for a recipe that contradicts itself. What fails on the host or on the wire is in the report.
     """
     recipe_waves = waves(resources)
@@ -217,7 +217,7 @@ class _HostRun:
         return _Action(resource, desired, diff, body.with_bindings({"because": " ".join(causes)}))
 
     def _uncertain_dependencies(self, resource: Resource) -> list[str]:
-        """Names of the dependencies whose state after a run cannot be foretold.
+        """Names of the dependencies whose state after a run cannot be predicted.
 
         A cause (`on_change_of`) that would change is certain enough.
         """

@@ -1,4 +1,4 @@
-"""The error tree. Every error says what failed on which thing, why, and which command to try.
+"""The error tree. Every error states what failed on which thing, why, and which command to try.
 
 ProvisionError                                              exit
 ├── UsageError                                                 2
@@ -198,7 +198,7 @@ class ProbeUnreadable(ResourceError):
 
 
 class NotConverged(ResourceError):
-    """A resource was acted on and still differs."""
+    """A resource still differs after its change."""
 
 
 class Interrupted(ProvisionError):

@@ -1,6 +1,6 @@
 """The output of a job, read as it arrives: bytes into frames, and output into lines. Pure.
 
-`provision.core.job` says how a job prints its marks. A mark holds a nonce and may begin in the
+`provision.core.job` prints the marks. A mark holds a nonce and may begin in the
 middle of a line, since the output of a section may end without a line end.
 """
 

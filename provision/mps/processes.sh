@@ -2,8 +2,8 @@
 # Functions for scripts inside a container: the processes of MPS and their properties. They read $R
 # and $pipe.
 #
-# A process is ours when it has the name of an MPS program and this pipe directory in its
-# environment. A zombie has no environment and is therefore never ours.
+# A process belongs to this daemon when it has the name of an MPS program and this pipe directory in its
+# environment. A zombie has no environment and therefore never counts.
 uid_of() { sed -n 's/^Uid:[[:space:]]*\([0-9]*\).*/\1/p' "/proc/$1/status" 2>/dev/null || true; }
 affinity_of() { sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status"; }
 

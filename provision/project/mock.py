@@ -14,7 +14,7 @@ BANNER = "mock: no project is set, so all of this is local and nothing is billed
 
 @dataclass(frozen=True)
 class ProjectMock:
-    """The mock whose state is in `folder`; what starts it prints the banner with `note_once`."""
+    """The mock whose state is in `folder`; `note_once` prints the banner on the first start."""
 
     folder: Path
     note_once: Callable[[str], None]

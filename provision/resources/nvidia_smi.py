@@ -1,8 +1,8 @@
-"""nvidia-smi: the fields it is asked for, and readers of what it prints. Pure.
+"""nvidia-smi: the fields that are queried, and readers of its output. Pure.
 
 nvidia_smi.sh beside this module runs it from the driver's folder of a host. A value that the GPU
-does not support (`[N/A]`) reads None. A malformed table raises `ProbeUnreadable`; no reader raises
-anything else, whatever the text.
+does not support (`[N/A]`) reads None. A malformed table raises `ProbeUnreadable`; the
+readers raise nothing else for any text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SM_COLUMNS = ("smutil", "sm")
 """Activity columns of `nvidia-smi dmon`, the better one first.
 
 `smutil` (`--gpm-metrics 2`, Hopper and later) is the SM activity that the GPU itself counts. `sm`
-is the share of time in which any kernel ran, whatever part of the GPU the kernel used.
+is the share of time in which any kernel ran, even on a small part of the GPU.
 """
 
 

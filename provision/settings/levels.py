@@ -135,11 +135,11 @@ def env_levels(model: type[BaseModel], env: Mapping[str, str], prefix: str) -> l
 
 def _unknown_variable(variable: str, by_name: Mapping[str, Leaf], prefix: str) -> SettingsError:
     if variable == prefix.rstrip("_"):
-        return _is_mapping(variable, "provision")
+        return _mapping_error(variable, "provision")
     models = {leaf.path[0] for leaf in by_name.values() if len(leaf.path) > 1}
     for name, leaf in by_name.items():
         if leaf.kind is dict and leaf.path[-1] not in models and variable.startswith(name + "_"):
-            return _is_mapping(variable, "provision." + ".".join(leaf.path))
+            return _mapping_error(variable, "provision." + ".".join(leaf.path))
     near = difflib.get_close_matches(variable, by_name, n=1, cutoff=0.75)
     return SettingsError(
         "no setting has this variable",
@@ -150,7 +150,7 @@ def _unknown_variable(variable: str, by_name: Mapping[str, Leaf], prefix: str) -
     )
 
 
-def _is_mapping(source: str, key: str) -> SettingsError:
+def _mapping_error(source: str, key: str) -> SettingsError:
     return SettingsError(
         f"{key} cannot be set by text",
         where=source,
@@ -174,7 +174,7 @@ def text_level(source: str, leaf: Leaf, text: str) -> Level:
 def _from_text(source: str, leaf: Leaf, text: str) -> object:
     key = "provision." + ".".join(leaf.path)
     if leaf.kind is dict:
-        raise _is_mapping(source, key)
+        raise _mapping_error(source, key)
     if text == "":
         return None
     if leaf.kind is tuple:

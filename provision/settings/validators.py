@@ -91,7 +91,7 @@ def none_word(value: object) -> object:
 
 
 def switch_word(value: object) -> object:
-    """`on` and `off` again, which YAML reads as true and false when they are not quoted."""
+    """`on` for True and `off` for False, which YAML makes of the unquoted words."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -153,8 +153,8 @@ def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
 def public_key(line: str) -> tuple[str, bytes]:
     """Type and wire-format blob of a public key line ("ssh-ed25519 AAAA… comment").
 
-    A truncated or garbled key is refused: pinned, it would make the host's real key look like an
-    attacker's.
+    Raises `ValueError` for a truncated or garbled key: pinned, it would make the host's real key
+    look like an attacker's.
     """
     words = line.split()
     if len(words) < 2 or words[0] not in KEY_TYPES:
@@ -168,7 +168,7 @@ def public_key(line: str) -> tuple[str, bytes]:
         blob = base64.b64decode(words[1], validate=True)
         load_ssh_public_key(f"{words[0]} {words[1]}".encode())
     except ValueError:
-        raise ValueError(f"a whole {words[0]} key: this one is cut short or garbled") from None
+        raise ValueError(f"a whole {words[0]} key: this one is truncated or garbled") from None
     return words[0], blob
 
 
@@ -179,7 +179,7 @@ def host_key(value: str) -> str:
 
 
 def pipe_dir(value: str) -> str:
-    """A folder that MPS can put its sockets into and that is used for nothing else."""
+    """Return `value`, a pipe directory of MPS. Raises `ValueError` if it is too long or shared."""
     size = len(value.encode())
     if size > PIPE_DIR_MAX_BYTES:
         raise ValueError(
@@ -188,14 +188,17 @@ def pipe_dir(value: str) -> str:
         )
     if _SHARED_FOLDERS.fullmatch(posixpath.normpath(f"/{value.lstrip('/')}")):
         raise ValueError(
-            "a folder of its own, such as /run/mps/pipe: everybody may write into it "
+            "a folder of its own, such as /run/mps/pipe: every user may write into it "
             "while MPS is on"
         )
     return value
 
 
 def cpu_list(value: str) -> str:
-    """The list as the kernel prints it: ascending, without overlaps (`3,0-1` becomes `0-1,3`)."""
+    """The list as the kernel prints it: ascending, without overlaps (`3,0-1` becomes `0-1,3`).
+
+    Raises `ValueError` for anything else than a list of CPUs.
+    """
     allowed = "CPUs as taskset takes them, such as 0-3 or 0,2,4-5"
     if not re.fullmatch(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", value, re.ASCII):
         raise ValueError(allowed)
@@ -213,7 +216,7 @@ def cpu_list(value: str) -> str:
 
 
 def volume(value: str) -> str:
-    """A volume as Docker takes it, whose target is not a folder of the driver."""
+    """Return `value`, a volume of `docker run`. Raises `ValueError` if invalid or reserved."""
     allowed = (
         "SRC:DST or SRC:DST:ro, where SRC is an absolute path or a volume's name "
         "and DST an absolute path"

@@ -79,12 +79,14 @@ def _environment(project_dir: Path | None) -> jinja2.Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update({name: _of_any_value(quote) for name, quote in FILTERS.items()})
+    environment.filters.update(
+        {name: _raising_for_undefined(quote) for name, quote in FILTERS.items()}
+    )
     return environment
 
 
-def _of_any_value(quote: Callable[..., Quoted]) -> Callable[..., Quoted]:
-    """`quote` that fails for an undefined value with jinja2's text, which names the variable."""
+def _raising_for_undefined(quote: Callable[..., Quoted]) -> Callable[..., Quoted]:
+    """`quote` that raises jinja2's error, with the variable's name, for an undefined value."""
     import jinja2
 
     def check(value: object, *options: object) -> Quoted:

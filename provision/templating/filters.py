@@ -66,7 +66,7 @@ def _to_json(value: object, indent: int | None = None, nested: int = 0) -> Quote
 
 
 def _not_json(value: object) -> NoReturn:
-    # Not its repr: jinja2 says in the text of an undefined value what is missing.
+    # Not its repr: the text of an undefined value states what is missing.
     raise Unquotable(f"{value} is nothing that JSON can hold")
 
 

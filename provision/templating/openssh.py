@@ -26,10 +26,10 @@ def ssh_config(
 ) -> str:
     """An ssh_config fragment for `Include`: one block per host, its key pinned in `known_hosts`.
 
-    `aliases` maps a host's name to what the user's own ssh_config says of its address: `hostname`,
-    `known_hosts`, `lines`. A host whose key is neither in the settings nor a VM's is looked up in
-    the user's own files as well. Connections are shared through sockets in the first of
-    `control_dirs` whose path is short enough for one; where none is, they are not shared.
+    `aliases` maps a host's name to the values of the user's own ssh_config for its address:
+    `hostname`, `known_hosts`, `lines`. A host whose key is neither in the settings nor a VM's is
+    looked up in the user's own files as well. Connections are shared through sockets in the first
+    of `control_dirs` whose path is short enough for one; where none is, they are not shared.
     """
     values = {
         "hosts": hosts,

@@ -186,7 +186,7 @@ class MockCloud:
         return found
 
     def start(self) -> Self:
-        """Serve, with the instances of an earlier run restored."""
+        """Serve, with the instances of an earlier run restored; an error stops it and is raised."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.emulator.start()
         try:

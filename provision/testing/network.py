@@ -310,7 +310,7 @@ class _Connection:
             if limit is not None and line.passed >= limit:
                 self.finish(reset=faults.reset)
 
-    def full(self, *, up: bool, is_full: bool) -> None:
+    def set_full(self, *, up: bool, is_full: bool) -> None:
         """Pause or resume a direction as its receiver's buffer is full or not."""
         line = self.lines[up]
         line.full = is_full
@@ -375,7 +375,7 @@ class _Side(asyncio.Protocol):
         self.connection.lost(up=self.up)
 
     def pause_writing(self) -> None:
-        self.connection.full(up=not self.up, is_full=True)
+        self.connection.set_full(up=not self.up, is_full=True)
 
     def resume_writing(self) -> None:
-        self.connection.full(up=not self.up, is_full=False)
+        self.connection.set_full(up=not self.up, is_full=False)

@@ -402,7 +402,7 @@ def test_create_stops_at_a_vm_of_another_owner(
 ) -> None:
     create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
     emulator.calls.clear()
-    with pytest.raises(CloudRefused, match="not ours"):
+    with pytest.raises(CloudRefused, match="has another owner"):
         create_vm(context, make_spec(), ZONES)
     assert zones_of(emulator) == ["us-central1-a"]
     assert "instances.delete" not in emulator.counted()
@@ -727,7 +727,7 @@ def test_delete_refuses_a_vm_of_another_owner(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     create_vm(context, make_spec(labels={"provision-owner": "you"}), ZONES)
-    with pytest.raises(CloudRefused, match="not ours"):
+    with pytest.raises(CloudRefused, match="has another owner"):
         delete_vm(context, "dev", "us-central1-a", "me")
     assert len(emulator.instances("demo")) == 1
 
@@ -800,7 +800,7 @@ def test_missing_vm_after_insert_is_looked_up_once_more(
     make_spec: MakeSpec,
     width: int,
 ) -> None:
-    """Its operation ended well, and a read right after it says 404."""
+    """The operation succeeds, and a read right after it returns 404."""
     emulator.faults.add(
         http_error(
             404,

@@ -184,7 +184,7 @@ def test_stop_ends_mute_connections(google: Google, free_emulator: ComputeEmulat
 def test_future_fault_adds_unknown_fields(
     google: Google, emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
-    """Google's client and ours accept the fields and values of a later API."""
+    """Google's client and this one accept the fields and values of a later API."""
     google.insert()
     emulator.script(
         {"call": "instances.get", "fault": "future", "fields": {"status": "HIBERNATING"}}

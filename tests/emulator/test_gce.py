@@ -98,7 +98,7 @@ def test_clock_difference_is_read_from_replies(
         assert ttl_left_s(vm) == pytest.approx(7 * 3600, abs=5)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(time=lambda: clock.now() + 2))
     assert [vm.ahead_s for vm in cloud.list({})] == [0.0], (
-        "what a reply takes is no clock that is wrong"
+        "the duration of a request does not count as clock skew"
     )
 
 
@@ -453,7 +453,7 @@ def test_create_refuses_existing_vm_of_another_owner(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     first = create(cloud, make_spec(labels={"provision-owner": "you"}))
-    with pytest.raises(CloudRefused, match="not ours"):
+    with pytest.raises(CloudRefused, match="has another owner"):
         create(cloud, make_spec())
     assert cloud.get("dev", ZONE) == first
 

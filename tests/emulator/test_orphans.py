@@ -152,7 +152,7 @@ def test_made_vm_in_an_unlisted_zone_keeps_its_entry(
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.get", times=None))
     _, unseen = report_of(context).errors
     assert (unseen.exit_code, unseen.where) == (5, f"{ZONE}/dev"), (
-        "it is somebody's: nothing is left behind"
+        "another owner has it: nothing is left behind"
     )
     assert "backendError" in unseen.why
     assert orphans_of(context) == []
@@ -245,7 +245,7 @@ def test_failed_removal_raises_and_stays_in_the_journal(
     assert [entry.state for entry in context.journal.open()] == [LEFT_BEHIND]
 
 
-# --- disks: told apart without a cloud ------------------------------------------------------------
+# --- disks: classified without a cloud ------------------------------------------------------------
 
 
 class Disks(GceCloud):

@@ -100,7 +100,7 @@ def test_credentials_without_email_raise_auth_error(
             message="no scope",
         )
     )
-    with pytest.raises(CloudAuthError, match="do not say whose they are") as caught:
+    with pytest.raises(CloudAuthError, match="account of the credentials is unknown") as caught:
         cloud.add_login_key(KEY, ENDS_S)
     assert "--scopes=openid,https://www.googleapis.com/auth/userinfo.email" in caught.value.fix
 

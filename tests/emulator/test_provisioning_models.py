@@ -16,7 +16,7 @@ from provision.cloud.lifecycle.context import CloudContext
 from provision.cloud.lifecycle.create import create_vm
 from provision.cloud.lifecycle.delete import delete_vms_by_name
 from provision.cloud.lifecycle.journal import GONE, INTENT, MADE, Journal
-from provision.cloud.refusal import WAITED_IN_VAIN
+from provision.cloud.refusal import CAPACITY_WAIT_EXPIRED
 from provision.core.errors import CloudError, NoCapacity
 from provision.core.model import Note, VmSpec
 from provision.testing.compute import (
@@ -233,7 +233,7 @@ def test_flex_start_without_capacity_moves_to_the_next_zone(
     ]
     assert (
         made.tried[0].reason
-        == f"{WAITED_IN_VAIN}: no capacity within 10m: the cloud removed the request"
+        == f"{CAPACITY_WAIT_EXPIRED}: no capacity within 10m: the cloud removed the request"
     )
     assert 600 <= clock.now() - before <= 610
     assert vms_of(emulator) == [(ZONES[1], "RUNNING")]
@@ -326,7 +326,7 @@ def test_wait_for_capacity_ends_when_the_cloud_never_answers(
     made = create_vm(stuck, make_spec(**FLEX), ZONES)
     assert (
         made.tried[0].reason
-        == f"{WAITED_IN_VAIN}: no capacity within 10m: the request is withdrawn"
+        == f"{CAPACITY_WAIT_EXPIRED}: no capacity within 10m: the request is withdrawn"
     )
     assert sum(passed) == 720
     assert vms_of(emulator) == [(ZONES[1], "RUNNING")]

@@ -31,7 +31,7 @@ def test_accelerators_are_listed_by_zone(client: ComputeClient, emulator: Comput
     }
     assert found == {zone: gpus for zone, gpus in named.items() if gpus}
     assert len(found) < len(named), (
-        "a zone without GPUs is in the answer, with a warning, and not in ours"
+        "a zone without GPUs is in the reply, with a warning, and not in the result"
     )
     assert asked(emulator) == ["acceleratorTypes.aggregatedList"]
 

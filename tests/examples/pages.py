@@ -1,4 +1,4 @@
-"""The pages of the documentation, read as data: their blocks of code, their links, their commands."""
+"""The pages of the documentation as data: their code blocks, links and commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def name_of(page: Path) -> str:
 
 
 def documented() -> dict[str, set[str]]:
-    """The top-level keys of each task's document, as the page says."""
+    """The top-level keys of each task's document, as the page lists them."""
     rows = re.findall(
         r"(?m)^\| ((?:`[a-z.-]+` ?)+)\| (.*) \|$",
         (ROOT / "docs" / "json.md").read_text(encoding="utf-8"),

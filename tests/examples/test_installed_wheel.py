@@ -54,7 +54,7 @@ def environment(tmp_path: Path) -> Path:
     return folder
 
 
-def test_installed_wheel_walks_the_main_job(environment: Path, tmp_path: Path) -> None:
+def test_installed_wheel_runs_the_main_tasks(environment: Path, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}

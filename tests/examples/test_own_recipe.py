@@ -1,4 +1,4 @@
-"""examples/own-recipe as its user runs it: its own tests, then the tasks of its README on the mock, leaving no process."""
+"""examples/own-recipe: its own tests and the tasks of its README on the mock leave no process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _marked(process: Path, mark: bytes) -> str:
     try:
         if mark in (process / "environ").read_bytes().split(b"\0"):
             return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:  # it ended meanwhile, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         pass
     return ""
 
@@ -95,18 +95,19 @@ def project(tmp_path: Path) -> Iterator[Project]:
     assert left == []
 
 
-def test_its_own_tests_pass(project: Project) -> None:
+def test_tests_of_the_example_pass(project: Project) -> None:
     assert " passed" in project.run("pytest", "-q", "-p", "no:cacheprovider")
 
 
-def test_its_own_tests_see_a_mistake(project: Project) -> None:
+def test_tests_of_the_example_find_a_mistake(project: Project) -> None:
     recipe = project.folder / "my_recipe.py"
     recipe.write_text(recipe.read_text().replace("ln -sfn", "ln -s"))
     (project.folder / "tests" / "test_twice.py").write_text(
         "from my_recipe import Link\nfrom provision.testing import converge\n\n\n"
-        "def test_the_target_moves(mock_cos_host):\n"
+        "def test_link_target_changes(mock_cos_host):\n"
         "    for target in ('a', 'b'):\n"
-        "        report = converge(mock_cos_host, [Link(name='link', path='/mnt/disks/x', target=target)])\n"
+        "        link = Link(name='link', path='/mnt/disks/x', target=target)\n"
+        "        report = converge(mock_cos_host, [link])\n"
         "        assert not report.failed, str(report)\n"
     )
     output = project.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_twice.py", status=1)
@@ -115,7 +116,7 @@ def test_its_own_tests_see_a_mistake(project: Project) -> None:
 
 
 @pytest.mark.lint
-def test_its_types_hold(project: Project) -> None:
+def test_mypy_accepts_the_example(project: Project) -> None:
     assert "Success" in project.run(
         "mypy", "--strict", "my_recipe.py", "train.py", "tests/test_my_recipe.py"
     )
@@ -155,7 +156,7 @@ def _running(word: str) -> list[str]:
     return found
 
 
-def test_the_tasks_of_its_readme(project: Project) -> None:
+def test_tasks_of_the_example_readme_work(project: Project) -> None:
     listed = project.run("invoke", "--list")
     assert re.search(r"^  train +Bring the worker up and train on it\.$", listed, re.MULTILINE)
 

@@ -15,7 +15,7 @@ SHOWING = [page for page in pages() if any(block.file for block in blocks(page))
 
 
 @pytest.mark.parametrize("page", SHOWING, ids=name_of)
-def test_its_files_make_a_project_whose_tests_pass(page: Path, tmp_path: Path) -> None:
+def test_tests_shown_on_a_page_pass(page: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     tests = 0
     for block in blocks(page):

@@ -1,4 +1,4 @@
-"""The tour of the README, walked: every command that it shows is run, and must print what it shows."""
+"""Runs every command of the README's tour and compares its output with the README."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def plain(text: str) -> str:
     return text
 
 
-def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
-    walked = tour()
-    assert len(walked) > 15
+def test_readme_tour_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    all_steps = tour()
+    assert len(all_steps) > 15
     environ = {
         **os.environ,
         "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -81,7 +81,7 @@ def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
         next(block.text for block in blocks(README) if block.file == "hello.py")
     )
     try:
-        wrong = [problem for step in walked if (problem := differs(step, folder, environ))]
+        wrong = [problem for step in all_steps if (problem := differs(step, folder, environ))]
     finally:
         subprocess.run(
             ["provision", "mock.down"], cwd=folder, env=environ, capture_output=True, check=True
@@ -102,16 +102,16 @@ def differs(step: Step, folder: Path, environ: dict[str, str]) -> str:
         timeout=120,
         check=False,
     )
-    said = plain(BANNER.sub("", done.stdout))
+    output = plain(BANNER.sub("", done.stdout))
     shown = [line for line in step.shown if not BANNER.match(f"{line}\n")]
-    if not pattern(shown).fullmatch(said):
-        return f"$ {step.command}\n{said}"
+    if not pattern(shown).fullmatch(output):
+        return f"$ {step.command}\n{output}"
     banners = sum(bool(BANNER.match(f"{line}\n")) for line in step.shown)
     return f"$ {step.command}: no banner" if banners and not BANNER.search(done.stdout) else ""
 
 
 @pytest.mark.parametrize(
-    ("shown", "said", "fits"),
+    ("shown", "output", "matches"),
     [
         (["a  0.1 s", "…", "c"], "a  9.99 s\nb\nb\nc\n", True),
         (["a", "c"], "a\nb\nc\n", False),
@@ -121,29 +121,31 @@ def differs(step: Step, folder: Path, environ: dict[str, str]) -> str:
         (["a.c"], "abc\n", False),
     ],
 )
-def test_a_difference_is_seen(shown: list[str], said: str, *, fits: bool) -> None:
-    assert bool(pattern(shown).fullmatch(plain(said))) is fits
+def test_comparison_finds_difference(shown: list[str], output: str, *, matches: bool) -> None:
+    assert bool(pattern(shown).fullmatch(plain(output))) is matches
 
 
 # --- docs/json.md ---------------------------------------------------------------------------------
 
 
 CALLS = """
-    doctor; mock.up; mock.status; vm.create; vm.provision; vm.list; vm.show; vm.ssh-config; vm.user-data; inventory.list
-    inventory.ansible; image.render; image.build; dev.up; dev.devcontainer
+    doctor; mock.up; mock.status; vm.create; vm.provision; vm.list; vm.show; vm.ssh-config
+    vm.user-data; inventory.list; inventory.ansible; image.render; image.build; dev.up
+    dev.devcontainer
     dev.run hello.py; dev.exec -- true; vm.ssh -- true; vm.copy hello.py /home/provision
-    mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.top; mps.doctor; mps.disable; dev.down
-    vm.offers --gpu l4; vm.cost; vm.serial; vm.label team=ml; vm.stop; vm.extend 2h; vm.start; vm.reset; vm.wait
+    mps.plan; mps.explain --text torch.mps; mps.enable; mps.status; mps.top; mps.doctor
+    mps.disable; dev.down
+    vm.offers --gpu l4; vm.cost; vm.serial; vm.label team=ml; vm.stop; vm.extend 2h
+    vm.start; vm.reset; vm.wait
     vm.delete --yes; vm.gc; mock.down
 """
 
 
-def test_the_documents_have_the_keys_that_are_written_down(tmp_path: Path) -> None:
+def test_json_documents_have_the_documented_keys(tmp_path: Path) -> None:
     wanted = documented()
-    assert wanted.pop("demo") == {"steps"}  # CI runs it as a stage of its own
-    wanted.pop(
-        "mps.bench"
-    )  # the mock refuses it: tests/unit/test_mps_bench_run.py compares its keys
+    assert wanted.pop("demo") == {"steps"}  # CI runs it in a separate stage
+    # The mock refuses it; tests/unit/mps/test_bench_run.py compares its keys.
+    wanted.pop("mps.bench")
     folder = tmp_path / "project"
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     (folder / "hello.py").write_text("print('not JSON')\n")

@@ -38,7 +38,7 @@ def figures() -> Iterator[None]:
 
 @pytest.fixture
 def restored_mps(machine: Machine) -> Iterator[None]:
-    """Restore MPS after the test, whatever the test did to it."""
+    """Restore MPS after the test."""
     yield
     machine.configure()
     machine("mps.disable", "--force")
@@ -187,7 +187,7 @@ def test_killed_daemon_is_reported_and_restarted(machine: Machine) -> None:
         outside = machine("mps.status", "--json").document["outside"]
     assert (code, found["daemon"]["status"]) == (2, "fail")
     assert "mps.enable" in found["daemon"]["fix"]
-    assert len(outside) == 1, "a new client runs without MPS and says nothing"
+    assert len(outside) == 1, "a new client runs without MPS and reports no error"
 
 
 @pytest.mark.usefixtures("restored_mps")
@@ -336,7 +336,7 @@ def test_illegal_address_in_one_client_fails_the_others(machine: Machine) -> Non
     assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
     _, found = checks(machine)
     assert found["server"]["status"] in {"ok", "warn"}, (
-        "it is ACTIVE again, whatever its log says of before"
+        "it is ACTIVE again; earlier faults in its log do not count"
     )
     assert "ACTIVE" in found["server"]["what"]
     with client(machine, "hold", "10"):
@@ -398,7 +398,9 @@ def test_plan_measures_one_run(machine: Machine) -> None:
     plan = machine.ok("mps.plan", "--measure", "sh plan.sh")
     FIGURES["plan"] = plan
     assert plan["measured"]["status"] == 0
-    assert plan["host"]["vcpus"] == len(os.sched_getaffinity(0)), "nproc would say OMP_NUM_THREADS"
+    assert plan["host"]["vcpus"] == len(os.sched_getaffinity(0)), (
+        "nproc would print OMP_NUM_THREADS"
+    )
     assert plan["host"]["sm_source"] == "driver"
     assert plan["workload"]["peak_memory_mib"] > 0
     assert 1 <= plan["plan"]["clients"] <= plan["plan"]["client_limit"]

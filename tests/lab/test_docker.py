@@ -79,7 +79,7 @@ def test_missing_device_prints_diagnosed_message(docker: _Docker) -> None:
     said = docker.run("--device /dev/nvidia9", "true", check=False)
     assert (
         said.returncode == 127
-    )  # Docker's client makes it so, because the text says "no such file"
+    )  # Docker's client makes it so, because the text contains "no such file"
     assert "error gathering device information" in said.stderr
 
 

@@ -1,4 +1,4 @@
-"""A host without a GPU, and what is said of it."""
+"""A host without a GPU, and its error messages."""
 
 from __future__ import annotations
 

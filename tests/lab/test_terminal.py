@@ -105,7 +105,7 @@ def test_dev_shell_opens_container_shell(
     terminal: Callable[..., Terminal], worker_container: str
 ) -> None:
     shell = terminal("dev.shell")
-    # docker's client tells the size once the shell runs: for a moment it is 0 0
+    # docker's client sends the size once the shell runs: for a moment it is 0 0
     shell.type(
         "pwd; until test \"$(stty size)\" != '0 0'; do sleep 0.1; done; stty size; cat "
         "/proc/1/comm\n"

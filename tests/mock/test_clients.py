@@ -118,7 +118,7 @@ def test_client_missing_at_the_barrier_ends_the_run(
     read = shell_text
 
     def for_more_clients(path: Path, *uses: str) -> str:
-        """The client's script, which waits for one client more than there are."""
+        """The client's script, which waits for one client more than are started."""
         return read(path, *uses).replace('-ge "$count"', '-gt "$count"')
 
     monkeypatch.setattr(clients_run, "shell_text", for_more_clients)

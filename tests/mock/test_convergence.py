@@ -26,8 +26,8 @@ def statuses(report: HostReport) -> list[Status]:
 def test_check_then_run_then_second_run_changes_nothing(
     mock_cos_host: MockHost,
 ) -> None:
-    foretold = converge(mock_cos_host, RECIPE, check=True)
-    assert statuses(foretold) == [Status.CHANGED, Status.UNKNOWN]
+    predicted = converge(mock_cos_host, RECIPE, check=True)
+    assert statuses(predicted) == [Status.CHANGED, Status.UNKNOWN]
     assert not mock_cos_host.path("/var/lib/data").exists()
 
     events: list[Event] = []

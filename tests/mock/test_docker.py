@@ -244,7 +244,7 @@ def test_exec_uses_container_environment_folder_and_status(
     )
     assert cos.run("docker exec -i dev cat", stdin=b"through").output == "through"
     assert cos.run("docker exec dev cat", stdin=b"through").output == "", (
-        "without -i there is no input"
+        "without -i the program has no input"
     )
     assert (
         cos.run("B=c docker exec -e A -e B dev sh -c 'echo ${A-none} $B'").output == "none c\n"

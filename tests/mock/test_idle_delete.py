@@ -59,13 +59,13 @@ def stopped(workspace: Workspace) -> Workspace:
 
 
 def test_gc_deletes_overdue_vm_after_confirmation(stopped: Workspace) -> None:
-    foretold = collect(stopped, check=True)
-    assert foretold.exit_code == EXIT_WOULD_CHANGE
-    assert [(stray["kind"], stray["name"]) for stray in foretold.document["strays"]] == [
+    predicted = collect(stopped, check=True)
+    assert predicted.exit_code == EXIT_WOULD_CHANGE
+    assert [(stray["kind"], stray["name"]) for stray in predicted.document["strays"]] == [
         ("stopped", "dev")
     ]
-    assert foretold.text.splitlines()[1].startswith("dev   stopped VM  us-central1-a  ")
-    assert foretold.text.endswith("stopped for 3d, idle_delete is 2d")
+    assert predicted.text.splitlines()[1].startswith("dev   stopped VM  us-central1-a  ")
+    assert predicted.text.endswith("stopped for 3d, idle_delete is 2d")
     asked: list[str] = []
 
     def no(question: str) -> bool:

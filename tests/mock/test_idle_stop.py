@@ -41,7 +41,9 @@ def run_idle_check(host: MockHost, uptime_s: int) -> None:
 
 def test_idle_vm_powers_itself_off(idle: Workspace) -> None:
     host = idle.cloud.host("dev")
-    assert host.run(TIMER).output == "active\n", "the first boot installed it, before anybody came"
+    assert host.run(TIMER).output == "active\n", (
+        "the first boot installed it, before any connection"
+    )
     run_idle_check(host, 100)
     run_idle_check(host, 100 + LIMIT_S - 60)
     assert idle.listed() == [("dev", "RUNNING")]

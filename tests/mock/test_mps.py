@@ -265,7 +265,7 @@ def test_exclusive_process_without_daemon_fails_second_program(box: MockHost) ->
 
 
 def test_exclusive_process_refuses_processes_outside_mps(box: MockHost) -> None:
-    """The mode binds the server: another process fails, also while there is no client."""
+    """The mode binds the server: another process fails, also while the server has no client."""
     box.run(
         "sudo env LD_LIBRARY_PATH=/var/lib/nvidia/lib64 "
         "$PROVISION_MOCK_ROOT/var/lib/nvidia/bin/nvidia-smi -c 3"

@@ -33,12 +33,14 @@ def test_plan_uses_host_facts_in_one_exchange(tmp_path: Path) -> None:
         assert (document["host"]["sm_count"], document["host"]["sm_source"]) == (58, "driver")
         assert document["workload"]["peak_memory_mib"] == 2048
         assert document["host"]["vcpus"] == 8, (
-            "nproc would say OMP_NUM_THREADS, which the container has"
+            "nproc would print OMP_NUM_THREADS, which the container has"
         )
         assert document["plan"]["clients"] == min(8, document["host"]["vcpus"])
         assert document["measured"] is None
         assert "as Dataflow does" in done.text
-        assert "usually" not in done.text, "nothing is known of the program, so nothing is foretold"
+        assert "usually" not in done.text, (
+            "nothing is known about the program, so nothing is predicted"
+        )
         assert max(map(len, done.text.splitlines())) <= 100
         text = mps_plan(
             replace(project, program_argv0="provision"),

@@ -53,7 +53,7 @@ def test_bench_is_refused_on_a_mock(workspace: Workspace, monkeypatch: pytest.Mo
     assert caught.value.exit_code == EXIT_USAGE
     assert (
         str(caught.value).splitlines()[0]
-        == "dev: mps.bench measures a GPU: this is a mock, which has none, and no figure is made up"
+        == "dev: mps.bench measures a GPU; this is a mock, which has none"
     )
     assert not (workspace.folder / "mps-bench").exists()
 

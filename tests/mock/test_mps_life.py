@@ -109,7 +109,7 @@ def test_changed_plan_restarts_daemon_and_proves_it_again(gpu: Shared) -> None:
     assert "CUDA_VISIBLE_DEVICES=GPU-00000000-" in gpu.inside(
         f"tr '\\0' '\\n' </proc/{pid}/environ"
     )
-    assert gpu.inside("printenv CUDA_VISIBLE_DEVICES") == "", "clients are never told"
+    assert gpu.inside("printenv CUDA_VISIBLE_DEVICES") == "", "clients do not get the variable"
     with gpu.program() as client:
         assert client.call(f"alloc {1 << 40}") == 0
 
@@ -209,7 +209,7 @@ def test_changed_plan_waits_for_clients_to_end(gpu: Shared) -> None:
 
 
 def test_enable_reports_programs_outside_mps(gpu: Shared) -> None:
-    with gpu.program() as early:  # no daemon yet: it runs without MPS and says nothing
+    with gpu.program() as early:  # no daemon yet: it runs without MPS and reports no error
         report = gpu.enable()
         assert report["round_trips"] == 2
         told = next(
@@ -348,7 +348,7 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
     assert eventually(lambda: gpu.status().document["daemon"] is False)
     assert changed_resources(gpu.enable()) == ["mps"]
 
-    gpu.inside(f'rm -rf "{pipe}"')  # a daemon that nobody reaches
+    gpu.inside(f'rm -rf "{pipe}"')  # an unreachable daemon
     assert changed_resources(gpu.enable()) == ["mps"]
     assert gpu.status(strict=True).exit_code == 0
     assert len(_processes(gpu)) == 2, "the orphan is gone, and with it its server"
@@ -375,7 +375,7 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
     gpu.inside(f'rm -f "{pipe}"')
 
     gpu.inside("nvidia-cuda-mps-control -d 2>/dev/null || { mkdir -p /run/mps; }")
-    gpu.enable()  # whether somebody started one by hand or not
+    gpu.enable()  # whether a daemon was started by hand or not
     assert gpu.status(strict=True).exit_code == 0
 
 
@@ -681,7 +681,7 @@ def test_two_concurrent_runs_end_in_the_state_of_one(gpu: Shared, tasks: tuple[s
         assert [each.exit_code for each in done] == [0, 0], [each.document for each in done]
         assert status.document["daemon"] is (tasks[0] == "enable")
         assert len(_processes(gpu)) == (2 if tasks[0] == "enable" else 0)
-    else:  # either came last; a run that found its work undone says so
+    else:  # either came last; a run whose work was undone reports it
         assert all(each.exit_code in {0, 1} for each in done)
         assert len(_processes(gpu)) in {0, 2}
     gpu.enable()

@@ -88,7 +88,7 @@ def test_restart_policies_act_before_gpu_devices_exist(
     ]
     cos.run("sudo cos-extensions install gpu")
     assert cos.run("docker inspect -f '{{.State.Running}}' dead").output == "false\n", (
-        "nobody tries again"
+        "the boot does not try again"
     )
     assert (
         cos.run("docker start dead && docker inspect -f '{{.State.Running}}' dead").output

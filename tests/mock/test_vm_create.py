@@ -49,8 +49,8 @@ def statuses(done: TaskResult) -> set[str]:
 
 
 def test_vm_is_created_provisioned_verified_listed_and_deleted(workspace: Workspace) -> None:
-    foretold = workspace.create(CHECK)
-    assert (foretold.exit_code, foretold.document["vm"], workspace.listed()) == (
+    predicted = workspace.create(CHECK)
+    assert (predicted.exit_code, predicted.document["vm"], workspace.listed()) == (
         EXIT_WOULD_CHANGE,
         None,
         [],

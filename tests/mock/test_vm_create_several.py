@@ -40,8 +40,8 @@ def create(
 
 
 def test_several_vms_are_created_once_and_second_run_changes_nothing(workspace: Workspace) -> None:
-    foretold = create(workspace, 2, Targets(check=True))
-    assert (foretold.exit_code, foretold.text) == (
+    predicted = create(workspace, 2, Targets(check=True))
+    assert (predicted.exit_code, predicted.text) == (
         EXIT_WOULD_CHANGE,
         "would create dev-1, dev-2: g2-standard-8 + 1 x nvidia-l4",
     )
@@ -107,17 +107,17 @@ def test_quota_is_checked_for_missing_and_stopped_vms_alone(
     create(workspace, 2)
     workspace.stop("dev-2")
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 3)
-    foretold = create(workspace, 3, Targets(check=True))
-    assert (foretold.exit_code, foretold.document["changed"]) == (EXIT_WOULD_CHANGE, True)
-    assert foretold.text.splitlines() == [
+    predicted = create(workspace, 3, Targets(check=True))
+    assert (predicted.exit_code, predicted.document["changed"]) == (EXIT_WOULD_CHANGE, True)
+    assert predicted.text.splitlines() == [
         "would create dev-3: g2-standard-8 + 1 x nvidia-l4",
         f"would start dev-2 in {ZONE}",
     ]
-    assert [(row["name"], row["changed"]) for row in foretold.document["vms"]] == [
+    assert [(row["name"], row["changed"]) for row in predicted.document["vms"]] == [
         ("dev-1", False),
         ("dev-2", True),
     ]
-    assert set(foretold.document["hosts"]) == {"dev-1"}
+    assert set(predicted.document["hosts"]) == {"dev-1"}
     workspace.cloud.emulator.quotas.set("NVIDIA_L4_GPUS", 2)
     with pytest.raises(QuotaExceeded, match="no room for g2-standard-8") as caught:
         create(workspace, 3, Targets(check=True))

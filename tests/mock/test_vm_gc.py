@@ -56,10 +56,10 @@ def test_gc_deletes_vm_of_killed_run_after_confirmation(workspace: Workspace) ->
         workspace.notes[-1]
         == "dev was being created in us-central1-b when a run ended: `invoke vm.gc` checks it"
     )
-    foretold = collect(workspace, check=True)
-    assert foretold.exit_code == EXIT_WOULD_CHANGE
-    assert foretold.text.splitlines()[1].split()[:3] == ["dev", "VM", "us-central1-b"]
-    assert foretold.text.endswith("a run that ended early asked for it")
+    predicted = collect(workspace, check=True)
+    assert predicted.exit_code == EXIT_WOULD_CHANGE
+    assert predicted.text.splitlines()[1].split()[:3] == ["dev", "VM", "us-central1-b"]
+    assert predicted.text.endswith("a run that ended early asked for it")
     with pytest.raises(UsageError, match="nothing was deleted"):
         collect(workspace)
     assert workspace.listed() == [("dev", "RUNNING")]
@@ -89,7 +89,7 @@ def test_renamed_folder_creates_no_second_vm_and_deletes_none(
     assert (caught.value.exit_code, caught.value.where) == (5, f"{ZONE}/dev")
     assert len(workspace.project.connect_cloud().list({})) == 1
     assert collect(workspace, yes=True).document["strays"] == []
-    # The journal of the folder's old name still says that it belongs to somebody.
+    # The journal of the folder's old name still lists it as owned.
     assert collect(workspace, yes=True, every_key=True).document["strays"] == []
 
 
@@ -136,7 +136,7 @@ def test_orphans_of_lost_state_folder_need_every_key(workspace: Workspace) -> No
 
     with pytest.raises(UsageError):
         vm_gc(workspace.project, yes=False, check=False, every_key=True, confirm=no)
-    assert asked == [f"Delete 1 VM, made by anybody whose login name is {getpass.getuser()}?"]
+    assert asked == [f"Delete 1 VM, created by any user with the login name {getpass.getuser()}?"]
     done = collect(workspace, yes=True, every_key=True)
     assert [gone["name"] for gone in done.document["deleted"]] == ["dev"]
     assert workspace.project.connect_cloud().list({}) == []

@@ -132,7 +132,7 @@ def test_recipe_shows_no_difference_after_boot(workspace: Workspace, way: str) -
     assert host.run("pgrep -f 'sleep 102[1]'").status == 1
     changed = {name for name, status in statuses(done).items() if status != "ok"}
     assert changed <= {"boot"}, (
-        "the boot's own steps did it all: there was nothing left but to wait for them"
+        "the boot's own steps did all the work: the task only waited for them"
     )
     assert host.run("systemctl is-active provision-boot.service").output == "active\n"
     check = vm_provision(workspace.project, Targets(check=True))

@@ -21,7 +21,7 @@ gone() { ! answers; }
 pid() { cat "$P/nvidia-cuda-mps-control.pid"; }
 # start [FLAG…]: a daemon that answers
 start() { nvidia-cuda-mps-control -d "$@" >/dev/null 2>&1; until_so 10 answers; }
-# kill_daemon: SIGKILL, until nobody answers
+# kill_daemon: SIGKILL, until no daemon answers
 kill_daemon() { kill -KILL "$(pid)"; until_so 10 gone; }
 is_active() {
     SERVER=$(ask get_server_list | tail -n 1)

@@ -88,9 +88,9 @@ def everything(root: Path) -> dict[str, bytes | None]:
 def test_recipe_converges_and_second_run_changes_nothing(on_scratch: Scratch, become: str) -> None:
     host = on_scratch.shell.host(become)
     before = everything(on_scratch.root)
-    foretold = run(host, recipe(), check=True)
+    predicted = run(host, recipe(), check=True)
     assert everything(on_scratch.root) == before
-    assert statuses(foretold) == {
+    assert statuses(predicted) == {
         "folder": CHANGED,
         "text": UNKNOWN,
         "large": CHANGED,

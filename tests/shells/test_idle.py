@@ -184,10 +184,10 @@ UNREAD = (
     ("percents", "apps", "status", "why"),
     [
         ("99", "", 9, "nvidia-smi ended with 9"),
-        ("", "", 0, "nvidia-smi says nothing"),
-        ("0\n[Unknown Error]", "", 0, "nvidia-smi says: [Unknown Error]"),
-        ("[GPU requires reset]\n[N/A]", "", 0, "nvidia-smi says: [GPU requires reset]"),
-        ("No devices were found", "", 0, "nvidia-smi says: No devices were found"),
+        ("", "", 0, "nvidia-smi prints nothing"),
+        ("0\n[Unknown Error]", "", 0, "nvidia-smi prints: [Unknown Error]"),
+        ("[GPU requires reset]\n[N/A]", "", 0, "nvidia-smi prints: [GPU requires reset]"),
+        ("No devices were found", "", 0, "nvidia-smi prints: No devices were found"),
     ],
 )
 def test_unreadable_gpu_counts_as_use(

@@ -1,4 +1,4 @@
-"""Lost connections: cut at any byte, in either direction, closed, reset or silent."""
+"""Connections dropped at any byte, in either direction: closed, reset or silent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_connection_cut_at_any_byte_is_unreachable_or_done(
     except Unreachable as error:
         result, reason = None, error.why
     assert bool(reason) is (result is None)
-    # a late cut loses only the closing messages
+    # a late drop loses only the closing messages
     assert result is None or (result == whole and at > 0.8 * total)
     assert time.monotonic() - started < 10
 

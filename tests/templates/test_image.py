@@ -195,7 +195,7 @@ def test_file_that_a_generated_one_would_replace_is_refused(tmp_path: Path) -> N
     assert set(unpack(build_context("Dockerfile", "", tmp_path))) == {
         "Dockerfile",
         "src/Dockerfile",
-    }, "the same text is no conflict"
+    }, "equal texts do not conflict"
 
 
 def test_context_above_the_limit_lists_the_largest_files(

@@ -47,4 +47,4 @@ class PreparedHost:
         return 0
 
     def close(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: no connection is open."""

@@ -12,7 +12,7 @@ from tests.shells.shells import Shell
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 EVERYWHERE = (
     "SC1007",  # `name= other=` clears a variable, on purpose
-    "SC2015",  # `a && b || c` where c is meant for the failure of either
+    "SC2015",  # `a && b || c` where c handles the failure of either
     "SC2016",  # '{{.State}}' and scripts for another shell stand in single quotes
 )
 """Rules that do not apply to any text."""

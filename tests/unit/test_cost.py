@@ -103,7 +103,7 @@ def test_running_time_uses_the_clouds_clock(ahead_s: float) -> None:
     )
     assert overdue_vms([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
     assert unlabelled_idle_vms([replace(late, labels={})], 3600) == [replace(late, labels={})]
-    assert vm == told, "what a clock says of it is no difference between two VMs"
+    assert vm == told, "the clock offset does not distinguish two VMs"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_vms_stopped_for_too_long_are_listed() -> None:
     assert unlabelled_idle_vms(late, 7 * 86400) == [silent]
     assert unlabelled_idle_vms(late, None) == []
     assert overdue_vms([replace(old, started=ago(days=1))]) == [], (
-        "started after it was stopped, whatever its status says"
+        "started after it was stopped, regardless of its status"
     )
     assert overdue_vms([replace(old, labels={"provision-idle-delete": "none"})]) == []
     assert overdue_vms([replace(old, status="SUSPENDED")]) == []

@@ -1,4 +1,4 @@
-"""What the pages claim and a program can check: links, names of tasks, settings, and that nothing of the code is left out."""
+"""Checks of the documentation against the code: links, tasks, settings, completeness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_its_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     broken = []
     for inline, reference in _LINK.findall(without_code(page)):
         target = inline or reference
@@ -47,7 +47,7 @@ def test_its_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_its_references_are_defined_and_used(page: Path) -> None:
+def test_link_references_are_defined_and_used(page: Path) -> None:
     text = without_code(page)
     defined = set(re.findall(r"(?m)^\[([^\]]+)\]: ", text))
     used = set(re.findall(r"\]\[([^\]]+)\]", text))
@@ -58,11 +58,11 @@ def test_its_references_are_defined_and_used(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_the_tasks_that_it_calls_exist(page: Path) -> None:
+def test_tasks_on_a_page_exist(page: Path) -> None:
     assert sorted(set(_TASK.findall(page.read_text(encoding="utf-8"))) - TASKS) == []
 
 
-def test_the_tasks_that_remedies_call_exist() -> None:
+def test_tasks_in_remedies_exist() -> None:
     sources = [
         path for suffix in ("py", "toml") for path in (ROOT / "provision").rglob(f"*.{suffix}")
     ]
@@ -71,7 +71,7 @@ def test_the_tasks_that_remedies_call_exist() -> None:
     assert sorted(called - TASKS) == []
 
 
-def test_the_readme_names_every_task() -> None:
+def test_readme_lists_every_task() -> None:
     assert (
         sorted(
             TASKS
@@ -87,7 +87,7 @@ def test_the_readme_names_every_task() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_its_settings_are_valid(page: Path, tmp_path: Path) -> None:
+def test_settings_on_a_page_are_valid(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page)):
         if block.language != "yaml":
             continue
@@ -101,7 +101,7 @@ def test_its_settings_are_valid(page: Path, tmp_path: Path) -> None:
             pytest.fail(f"{block.page}: {error}")
 
 
-def test_wrong_settings_are_seen(tmp_path: Path) -> None:
+def test_invalid_settings_on_a_page_are_found(tmp_path: Path) -> None:
     file = tmp_path / "invoke.yaml"
     file.write_text("provision:\n  disc_gb: 100\n")
     with pytest.raises(SettingsError, match="disc_gb"):
@@ -123,7 +123,7 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_reference_of_the_tasks_is_up_to_date() -> None:
+def test_task_reference_is_up_to_date() -> None:
     made = generator()
     assert made.page() == made.TARGET.read_text(encoding="utf-8"), (
         "run: python docs/generate_tasks.py"
@@ -154,7 +154,7 @@ def _text(node: ast.expr) -> str:
             return ""
 
 
-def test_every_diagnosis_is_explained() -> None:
+def test_troubleshooting_lists_every_diagnosis() -> None:
     found = list(diagnoses())
     assert len(found) > 25
     text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -167,7 +167,7 @@ def test_every_diagnosis_is_explained() -> None:
     assert [pair for pair in found if pair not in explained] == []
 
 
-def test_every_resource_that_a_recipe_may_depend_on_is_named(tmp_path: Path) -> None:
+def test_recipes_page_lists_every_resource(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert [
         resource.name
@@ -176,14 +176,14 @@ def test_every_resource_that_a_recipe_may_depend_on_is_named(tmp_path: Path) -> 
     ] == []
 
 
-def test_every_fault_of_the_mock_is_named() -> None:
+def test_mock_page_lists_every_fault() -> None:
     from provision.testing.host_faults import STANDIN_FAULTS
 
     text = (ROOT / "docs" / "mock.md").read_text(encoding="utf-8")
     assert sorted(name for name in STANDIN_FAULTS if f"`{name}`" not in text) == []
 
 
-def test_every_room_is_drawn() -> None:
+def test_architecture_page_lists_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     package = ROOT / "provision"
     modules = {
@@ -196,5 +196,5 @@ def test_every_room_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_no_merge_was_left_half_done(page: Path) -> None:
+def test_page_has_no_merge_markers(page: Path) -> None:
     assert re.findall(r"(?m)^(?:<<<<<<<|>>>>>>>|=======$)", page.read_text(encoding="utf-8")) == []

@@ -107,16 +107,16 @@ def test_second_run_changes_nothing(case: Case) -> None:
 @given(cases())
 def test_check_writes_nothing_and_predicts_the_run(case: Case) -> None:
     checked = ScriptedTransport(case.fake())
-    foretold = statuses(run(checked, case.items, check=True))
+    predicted = statuses(run(checked, case.items, check=True))
     assert checked.puts == 0
     assert checked.fake.values == case.values
     assert len(checked.jobs) == 1
     done = statuses(run(ScriptedTransport(case.fake()), case.items))
     for item in case.items:
-        if foretold[item.name] is UNKNOWN:
-            assert {foretold[name] for name in item.dependencies} & {CHANGED, UNKNOWN}
+        if predicted[item.name] is UNKNOWN:
+            assert {predicted[name] for name in item.dependencies} & {CHANGED, UNKNOWN}
         else:
-            assert foretold[item.name] is done[item.name]
+            assert predicted[item.name] is done[item.name]
 
 
 @few

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "provision"
 LOCKS = ("runtime", "testing", "dev")
 
 MODULE_LINES = 400
-FUNCTION_LINES = 50
+FUNCTION_LINES = 40
 
 PRINTERS = ("cli/", "report/", "mps/daemon/programs/")
 

@@ -441,7 +441,7 @@ def test_host_settings_become_a_host_record() -> None:
         "present",
     )
     assert host.is_local
-    assert host.host_key == KEY, "a comment is no part of a key"
+    assert host.host_key == KEY, "the comment is not part of the key"
 
 
 NO_KEYS = [
@@ -491,7 +491,7 @@ def generated(kind: str) -> str:
 def test_host_key_of_every_type_is_accepted(kind: str) -> None:
     line = generated(kind)
     assert HostSettings(address="x", host_key=f"{line} root@desk").host_key == line
-    with pytest.raises(ValidationError, match="cut short or garbled"):
+    with pytest.raises(ValidationError, match="truncated or garbled"):
         HostSettings(address="x", host_key=line[:-8])
 
 

@@ -26,7 +26,13 @@ from provision.cloud.api.protocol import (
 from provision.cloud.api.request_bodies import check_spec, insert_body, scheduling_with_limit
 from provision.cloud.api.resources import items_to_dict, last_segment, vm_from_json
 from provision.cloud.market.quota import Quotas
-from provision.cloud.refusal import VANISHED, WAITED_IN_VAIN, CloudRefused, NotFoundRefused, Refusal
+from provision.cloud.refusal import (
+    CAPACITY_WAIT_EXPIRED,
+    VANISHED,
+    CloudRefused,
+    NotFoundRefused,
+    Refusal,
+)
 from provision.cloud.refusal_table import RefusalKind, classify, refusal_error
 from provision.core.errors import CloudError, CloudNotFound
 from provision.core.model import Vm, VmSpec
@@ -36,7 +42,7 @@ HTTP_STALE = 412
 """Status of a change whose fingerprint is that of a value which has changed since it was read."""
 LABEL_ATTEMPTS = 5
 EMPTY_SCOPE = "NO_RESULTS_ON_PAGE"
-"""Warning of a zone without VMs; any other warning says that VMs may be missing (Compute Engine
+"""Warning of a zone without VMs; any other warning means that VMs may be missing (Compute Engine
 API, aggregatedList)."""
 
 
@@ -75,9 +81,10 @@ class GceCloud:
     # --- VMs: made, read, deleted -----------------------------------------------------------------
 
     def create(self, spec: VmSpec, zone: str, *, request_id: str) -> Vm:
-        """Insert the VM and wait until it runs; take one of the same name and owner if it exists.
+        """Insert the VM and wait until it runs; return one of the same name and owner if it exists.
 
-        A flex-start VM is returned as PENDING while it waits for capacity.
+        A flex-start VM is returned as PENDING while it waits for capacity. Raises `CloudRefused`
+        when the insert is refused, and `CloudError` for other failures.
         """
         check_spec(spec)
         where = f"{zone}/{spec.name}"
@@ -102,7 +109,7 @@ class GceCloud:
         vm = self.get(spec.name, zone)
         if vm is None and capacity_wait_s:  # the wait ended while the replies were on their way
             why = f"no capacity within {capacity_wait_s:g} s: the cloud removed the request"
-            refusal = Refusal(code=WAITED_IN_VAIN, message=why)
+            refusal = Refusal(code=CAPACITY_WAIT_EXPIRED, message=why)
             raise refusal_error(what, refusal, where=where, project=self.project)
         return self._wait_while_starting(vm or self._require(spec.name, zone))
 
@@ -159,7 +166,8 @@ class GceCloud:
     def start(self, name: str, zone: str, *, request_id: str) -> Vm:
         """Start a stopped VM and wait until it runs.
 
-        Its disk binds it to its zone: without capacity there it stays stopped.
+        Its disk binds it to its zone: without capacity there it stays stopped. Raises
+        `CloudRefused`, with what to do about missing capacity, and `CloudError`.
         """
         try:
             self._change("start", "the VM was not started", name, zone, request_id)
@@ -196,7 +204,8 @@ class GceCloud:
         """Add or change the labels `put` and remove others; the rest stays.
 
         The request replaces all labels and carries the fingerprint of those that were read; after
-        a change by another client (412) they are read again.
+        a change by another client (412) they are read again. Raises `CloudRefused` when it is
+        refused, also for the last of `LABEL_ATTEMPTS` changes, and `CloudError`.
         """
         for attempt in range(LABEL_ATTEMPTS):
             try:
@@ -340,7 +349,7 @@ class GceCloud:
             raise error
         if owner is None or vm.labels.get(OWNER_LABEL) != owner:
             raise CloudRefused(
-                "a VM of this name exists and is not ours",
+                "a VM of this name exists and has another owner",
                 refusal=error.refusal,
                 where=f"{zone}/{spec.name}",
                 fix="choose another --name",

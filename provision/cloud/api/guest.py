@@ -29,7 +29,10 @@ def serial_output(client: ComputeClient, name: str, zone: str, *, start: int) ->
 def guest_attributes(
     client: ComputeClient, name: str, zone: str, namespace: str
 ) -> Mapping[str, str]:
-    """Return the guest attributes below `namespace` ("hostkeys/"); empty without any."""
+    """Return the guest attributes below `namespace` ("hostkeys/"); empty without any.
+
+    Raises `CloudNotFound` when the VM does not exist, and `CloudError`.
+    """
     try:
         reply = client.read(
             "InstancesClient",

@@ -17,7 +17,7 @@ def operation_result(client: ComputeClient, zone: str, request_id: str) -> Opera
     """Wait for the operation that `request_id` began in `zone`; None when it began none.
 
     An operation carries its requestId as `clientOperationId` (Compute Engine API,
-    zoneOperations).
+    zoneOperations). Its refusal is in the result. Raises `CloudError` when the request fails.
     """
     what, where = "the operation could not be looked up", f"{zone}/{request_id}"
     for operation in _operations_of(client, zone, request_id, what, where):

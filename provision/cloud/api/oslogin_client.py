@@ -25,11 +25,11 @@ def fetch_account(client: ComputeClient) -> str:
     if "@" in known:
         return known
     url = f"{client.endpoint or _OPENID_ENDPOINT}/v1/userinfo"
-    reply = client.get_url(url, "whose the credentials are could not be asked")
+    reply = client.get_url(url, "the account of the credentials could not be requested")
     email = str(reply.json().get("email", "")) if reply.ok else ""
     if not email:
         raise CloudAuthError(
-            "the credentials do not say whose they are",
+            "the account of the credentials is unknown",
             why=f"{url}: {reply.status_code} {reply.reason}",
             fix=f"{LOGIN_COMMAND} --scopes=openid,{_EMAIL_SCOPE},{CLOUD_PLATFORM_SCOPE}",
         )

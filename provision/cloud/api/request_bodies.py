@@ -30,11 +30,10 @@ def standard_metadata(
 ) -> dict[str, str]:
     """Return the metadata of a GPU VM on Container-Optimized OS.
 
-    `public_key` is one line `TYPE BASE64 [COMMENT]`; being there from the creation on, it needs no
-    time to propagate. Automatic updates are off, since a reboot could change the build and lose
-    the driver (Container-Optimized OS, "Automatic updates"). OS Login is set for this VM, whatever
-    the project's metadata says; where it is on, the guest ignores keys in metadata, so the key is
-    left out.
+    `public_key` is one line `TYPE BASE64 [COMMENT]`; a key that is set at creation needs no time to
+    propagate. Automatic updates are off, since a reboot could change the build and lose the driver
+    (Container-Optimized OS, "Automatic updates"). The value for OS Login overrides the project's
+    metadata. Where it is on, the guest ignores keys in metadata, so the key is left out.
     """
     items = {
         "cos-update-strategy": "update_disabled",

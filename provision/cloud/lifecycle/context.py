@@ -41,7 +41,7 @@ def name_taken_error(vm: Vm) -> CloudRefused:
     """Return the error for a VM that has the name and another owner."""
     message = f"label {OWNER_LABEL} is {vm.labels.get(OWNER_LABEL)!r}"
     return CloudRefused(
-        "a VM of this name exists and is not ours",
+        "a VM of this name exists and has another owner",
         refusal=Refusal(code="alreadyExists", message=message, http_status=409),
         where=f"{vm.zone}/{vm.name}",
         fix="choose another --name",

@@ -24,7 +24,7 @@ from provision.cloud.lifecycle.zone_search import Attempt, ZoneSearch
 from provision.cloud.lifecycle.zone_selection import plan_search
 from provision.cloud.market.catalog import Shape
 from provision.cloud.market.zone_order import region_of
-from provision.cloud.refusal import WAITED_IN_VAIN, CloudRefused, Refusal
+from provision.cloud.refusal import CAPACITY_WAIT_EXPIRED, CloudRefused, Refusal
 from provision.cloud.refusal_table import BlastRadius, Classification, RefusalKind, classify
 from provision.core.errors import CleanupFailed, CloudError, SettingsError
 from provision.core.model import Vm, VmSpec
@@ -63,7 +63,7 @@ def create_vm(
     check_spec(spec)
     owner = spec.labels.get(OWNER_LABEL, "")
     if not owner:
-        why = f"label {OWNER_LABEL} tells ours from others'"
+        why = f"label {OWNER_LABEL} identifies the project's VMs"
         raise SettingsError("a VM without an owner", where="labels", why=why)
     with context.journal.claim(spec.name, context.note):
         vm, namesakes = _find_existing(context, spec.name, owner)
@@ -92,11 +92,11 @@ def _find_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | N
 
 
 def _keep_unless_expired(context: CloudContext, spec: VmSpec, vm: Vm) -> Created | CloudRefused:
-    """Return the existing VM; the refusal when it waited for capacity until its time was over."""
+    """Return the existing VM, or the refusal when its wait for capacity timed out."""
     try:
         return _kept(context, spec, wait_if_pending(context, spec, vm))
     except CloudRefused as error:
-        if error.refusal.code != WAITED_IN_VAIN:
+        if error.refusal.code != CAPACITY_WAIT_EXPIRED:
             raise
         context.note(_refusal_note(vm.zone, classify(error.refusal), error.refusal))
         return error
@@ -195,7 +195,7 @@ def _keep_first(
     context: CloudContext, inserted: Inserted, search: ZoneSearch, finish: Finish[Inserted]
 ) -> None:
     """Keep the first VM of a race; delete a later one unless another run made it."""
-    is_first = finish.arrive(inserted)
+    is_first = finish.offer(inserted)
     if not inserted.is_new:
         return
     if is_first:

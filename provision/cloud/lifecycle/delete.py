@@ -1,4 +1,4 @@
-"""Deletes VMs of ours and waits until they are gone; others' VMs are refused."""
+"""Deletes owned VMs and waits until they are gone; refuses VMs of other owners."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def choose_one(context: CloudContext, existing: Sequence[Vm], recovered: Sequenc
 def wait_if_pending(context: CloudContext, spec: VmSpec, vm: Vm) -> Vm:
     """Return the VM of an interrupted run, once it has capacity.
 
-    Without capacity in time it is deleted, and `CloudRefused` (WAITED_IN_VAIN) is raised.
+    Without capacity in time it is deleted, and `CloudRefused` (CAPACITY_WAIT_EXPIRED) is raised.
     """
     if vm.status != PENDING:
         return vm

@@ -1,9 +1,9 @@
-"""What this machine asked the cloud for, on disk before it is asked, so that no VM is forgotten.
+"""The journal of requests for VMs, written to disk before each request, so that no VM is lost.
 
-One JSON object a line. An entry is *open* from its `intent` on until `gone` says that nothing is
-left of it; `made` says that its VM was seen running. A torn last line (the machine lost power while
-writing) is ignored; an invalid entry is left out with a warning, so that one bad line does not hide
-the VMs of the others.
+One JSON object a line. An entry is *open* from `intent` until `gone`, which records that nothing is
+left of it; `made` records that its VM was seen running. A torn last line (the machine lost power
+while writing) is ignored; an invalid entry is left out with a warning, so that one bad line does
+not hide the VMs of the others.
 """
 
 from __future__ import annotations

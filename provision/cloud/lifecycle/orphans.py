@@ -1,7 +1,7 @@
-"""Finds what carries our labels and is to be deleted: orphans, and VMs stopped for too long.
+"""Finds the resources to delete: orphans, and VMs that have been stopped for too long.
 
-The cloud is compared with the journals of this machine. A VM is wanted while a journal says that it
-was made; a disk, while its VM is.
+The cloud is compared with the journals of this machine. A VM is wanted while a journal has
+an entry that it was made; a disk is wanted while its VM is. Only owned resources are considered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNATTACHED = "it is attached to no VM"
 
 @dataclass(frozen=True, kw_only=True)
 class Orphan:
-    """A VM, disk or key of ours that is to be deleted, and why; `created` as the API has it."""
+    """An owned VM, disk or key to delete, and why; `created` as the API has it."""
 
     kind: str
     name: str
@@ -86,10 +86,10 @@ def find_orphans(
 ) -> OrphanReport:
     """Compare the cloud with `entries`, the open ones of every journal; nothing is changed.
 
-    `is_owner` tells from the value of an owner label whether a resource is ours; running processes
-    work on the names in `busy`. Operations of killed runs are waited for first, all at once, so
-    that no VM appears later. A failed request becomes an error of the report; `CloudError` is
-    raised when the VMs cannot be listed.
+    `is_owner` takes the value of an owner label and returns whether the resource is owned; running
+    processes work on the names in `busy`. Operations of killed runs are waited for first, all at
+    once, so that no VM appears later. A failed request becomes an error of the report; `CloudError`
+    is raised when the VMs cannot be listed.
     """
     cloud, busy_names = context.cloud, set(busy)
     own = [

@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 @dataclass
 class Finish(Generic[T]):
-    """The finish of a race: the first to arrive becomes the winner."""
+    """The finish of a race: the first candidate becomes the winner."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     winner: T | None = None
 
-    def arrive(self, candidate: T) -> bool:
+    def offer(self, candidate: T) -> bool:
         """Make the candidate the winner if there is none yet; return whether it is the winner."""
         with self._lock:
             if self.winner is None:
@@ -31,9 +31,9 @@ class Finish(Generic[T]):
 def race(run: Callable[[str, Finish[T]], None], zones: Sequence[str]) -> Finish[T]:
     """Call `run(zone, finish)` for all zones at once and return when the last has returned.
 
-    Raises the first exception in the order of `zones`, after all have returned: a `CloudError` only
-    where no other kind was raised, and not at all where a zone won. Ctrl-C waits for no zone; the
-    journal has what was asked for.
+    After all have returned, raises the first exception in the order of `zones`. A `CloudError` is
+    raised only if no zone won and no other kind of exception occurred. Ctrl-C ends the call at
+    once; the journal has every request that was sent.
     """
     finish: Finish[T] = Finish()
     results = run_all(zones, lambda zone: run(zone, finish), at_once=len(zones))

@@ -32,7 +32,7 @@ class _Extension:
 
     @classmethod
     def of(cls, vm: Vm) -> _Extension | None:
-        """Return what the VM's label says; None without a valid one."""
+        """Return the extension in the VM's label; None without a valid label."""
         match = _VALUE.match(vm.labels.get(EXTENDED_LABEL, ""))
         if match is None or not MIN_TTL_S <= int(match["usual"]) <= MAX_TTL_S:
             return None

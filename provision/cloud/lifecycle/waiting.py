@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from provision.cloud.api.protocol import ComputeCloud
 from provision.cloud.lifecycle.context import CloudContext
 from provision.cloud.lifecycle.vm_states import PENDING
-from provision.cloud.refusal import WAITED_IN_VAIN, Refusal
+from provision.cloud.refusal import CAPACITY_WAIT_EXPIRED, Refusal
 from provision.cloud.refusal_table import refusal_error
 from provision.core.durations import exact
 from provision.core.errors import CloudError
@@ -33,8 +33,8 @@ def wait_for_capacity(
 ) -> Vm:
     """Return the VM once it is no longer PENDING, or as soon as `is_enough()`; report the wait.
 
-    Raises `CloudRefused` with the code WAITED_IN_VAIN when `wait_s` is over: the VM is gone, or
-    the caller deletes it.
+    Raises `CloudRefused` with the code CAPACITY_WAIT_EXPIRED when `wait_s` is over: the VM is gone,
+    or the caller deletes it.
     """
     waited_s, limit = 0.0, exact(wait_s)
     if vm.status == PENDING:
@@ -64,7 +64,7 @@ def wait_while(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Vm:
-    """Return the VM once its status is none of `states`, or as it is after ten minutes.
+    """Return the VM once its status is not in `states`, or its last state after ten minutes.
 
     Raises `CloudError` when the VM is gone.
     """
@@ -86,7 +86,7 @@ def wait_while(
 def _no_capacity(context: CloudContext, vm: Vm, details: str) -> CloudError:
     return refusal_error(
         "the VM was not created",
-        Refusal(code=WAITED_IN_VAIN, message=f"no capacity {details}"),
+        Refusal(code=CAPACITY_WAIT_EXPIRED, message=f"no capacity {details}"),
         where=f"{vm.zone}/{vm.name}",
         project=context.cloud.project,
     )

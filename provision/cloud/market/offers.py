@@ -1,7 +1,7 @@
 """What is offered where: the API's lists joined with the packaged table, prices and quotas. Pure.
 
-The API says which accelerator and machine type is in which zone; the packaged table says what the
-API does not: memory of the GPU, limits of N1, what Container-Optimized OS supports. Neither says
+The API lists which accelerator and machine type is in which zone; the packaged table adds what the
+API does not: memory of the GPU, limits of N1, what Container-Optimized OS supports. Neither shows
 whether a zone has capacity at this moment.
 """
 

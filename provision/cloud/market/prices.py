@@ -61,7 +61,7 @@ class PriceList:
     def from_text(cls, text: str, where: str) -> PriceList:
         """Parse a list in the form of data/prices.json, read from `where`.
 
-        Raises `SettingsError` that says what is wrong with it.
+        Raises `SettingsError` with the reason for an invalid list.
         """
         try:
             data = _mapping("it", json.loads(text))

@@ -63,8 +63,8 @@ def room_by_region(
     An unknown quota counts as room. `needs` are the other keyword arguments of `judge_quotas`.
     """
 
-    def most(region: str, *, project_only: bool) -> int:
-        """Return the largest number for which nothing (or no project quota) is short."""
+    def room_in(region: str, *, project_only: bool) -> int:
+        """Return the largest number of machines that the quotas (or the project's own) allow."""
 
         def is_short(number: int) -> bool:
             verdicts = judge_quotas(quotas, shape, region, count=number, **needs)
@@ -74,8 +74,8 @@ def room_by_region(
 
         return bisect.bisect_left(range(1, count + 1), x=True, key=is_short)
 
-    rooms = {region: most(region, project_only=False) for region in dict.fromkeys(regions)}
-    in_project = [most(region, project_only=True) for region in rooms]
+    rooms = {region: room_in(region, project_only=False) for region in dict.fromkeys(regions)}
+    in_project = [room_in(region, project_only=True) for region in rooms]
     return rooms, min([sum(rooms.values()), *in_project])
 
 
@@ -127,7 +127,7 @@ def undetermined_lines(
     count: int = 1,
     provisioning: str = "STANDARD",
 ) -> list[str]:
-    """Return a line per reason for the regions whose quota of GPUs is unknown, which is not OK."""
+    """Return a warning for each reason why the GPU quota of a region is unknown."""
     if not shape.gpu:
         return []
     gpu_verdicts = [

@@ -30,7 +30,7 @@ class ZonePlan:
 
 
 def zones_in_order(places: Iterable[str], offering: Sequence[str]) -> ZonePlan:
-    """Return the zones that `places` mean, in their order, each once, limited to `offering`.
+    """Return the zones of `places`, in their order, each once, limited to `offering`.
 
     A place is a zone (`us-central1-a`), a region (`us-central1`: its zones) or `everywhere` (all
     that are left).
@@ -38,9 +38,9 @@ def zones_in_order(places: Iterable[str], offering: Sequence[str]) -> ZonePlan:
     zones: dict[str, None] = {}
     lacking: dict[str, None] = {}
     for place in places:
-        meant = [zone for zone in offering if place in (zone, region_of(zone), EVERYWHERE)]
-        zones.update(dict.fromkeys(meant))
-        if not meant:
+        matching = [zone for zone in offering if place in (zone, region_of(zone), EVERYWHERE)]
+        zones.update(dict.fromkeys(matching))
+        if not matching:
             lacking[place] = None
     return ZonePlan(tuple(zones), tuple(lacking))
 

@@ -67,7 +67,7 @@ def _precedence(rule: Rule) -> tuple[int, bool]:
 def _applies(rule: Rule, network: str) -> bool:
     """Return whether the rule is about SSH into VMs without tags in this network.
 
-    Rules by service account are left out: they may or may not be about ours.
+    Rules by service account are left out: the service account of the VM is not known here.
     """
     if rule.get("disabled") or rule.get("direction", "INGRESS") != "INGRESS":
         return False

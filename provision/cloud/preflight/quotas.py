@@ -61,7 +61,7 @@ def _unknown_check(by_region: Mapping[str, Verdicts], shape: Shape, project: str
     regions = [*by_region]
     name = f"quota-{regions[0]}" if len(regions) == 1 else "quota"
     has = "has" if len(regions) == 1 else "have"
-    what = f"whether {', '.join(regions)} {has} room for {shape} cannot be told"
+    what = f"it is unknown whether {', '.join(regions)} {has} room for {shape}"
     unknown = [
         verdict
         for verdicts in by_region.values()

@@ -76,7 +76,7 @@ class CloudChecks:
             yield from error_as_check(name, fetch, client)
 
     def _checks_by_name(self) -> dict[str, Callable[[ComputeClient], list[Check]]]:
-        """The checks of a project that answers, in order."""
+        """The checks that need an accessible project, by id and in order."""
         return {
             "service-account": self._service_account_checks,
             "os-login": self._os_login_checks,
@@ -129,7 +129,7 @@ class CloudChecks:
         if catalog.parse_n1(self.spec.machine_type) and "custom-" in self.spec.machine_type:
             with_machine = with_gpu  # the API does not list custom machine types
         check, self.zones = zone_check(shape, settings.zones, with_gpu, with_machine)
-        if check.status is not Verdict.OK:  # tell a misspelt zone from one without the GPU
+        if check.status is not Verdict.OK:  # distinguish a misspelt zone from one without the GPU
             check, _zones = zone_check(
                 shape, settings.zones, with_gpu, with_machine, known=queries.list_zones(client)
             )
@@ -137,7 +137,7 @@ class CloudChecks:
 
     def _quota_checks(self, client: ComputeClient) -> list[Check]:
         if not self.zones:
-            what = "not checked: no zone fits, so no region is meant"
+            what = "not checked: no zone fits, so there is no region to check"
             return [Check("quota", Verdict.UNKNOWN, what)]
         quotas = queries.fetch_quotas(client, [*dict.fromkeys(map(region_of, self.zones))])
         return quota_checks(quotas, self.spec, self.zones, client.project)

@@ -9,7 +9,7 @@ from provision.project.project import Project
 
 
 def mock_status(project: Project) -> TaskResult:
-    """Whether the mock runs, where, and its hosts. Exit status 0 either way: a mock that does not run is not a failure."""
+    """Whether the mock runs, where, and its hosts; the exit status is 0 in both cases."""
     from provision.testing import background
 
     state_dir = project.mock.folder

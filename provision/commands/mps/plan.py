@@ -82,7 +82,7 @@ def _fetch_facts(project: Project, transport: Transport, *, measures: bool) -> s
         raise UsageError(
             "--measure needs a GPU",
             where=transport.host.name,
-            why="this is a mock: its GPU computes nothing, and no figure is made up",
+            why="this is a mock: its GPU computes nothing, so it has no figures",
             fix=f"{project.program_argv0} mps.plan --peak-memory=2g",
         )
     return text
@@ -135,7 +135,7 @@ def _measure_alone(
 ) -> tuple[Measurement, str | None]:
     """Send the project and measure `command`, and list the other users of the GPU after it.
 
-    The list is None where it could not be fetched, which is no reason to lose the figures. Raises
+    The list is None where it could not be fetched; the figures are kept. Raises
     `HostError` when other programs use the GPU before the run: their memory and activity would be
     taken for those of the command.
     """
@@ -173,11 +173,11 @@ def _measure(project: Project, transport: Transport, command: str) -> Measuremen
 
 
 def _with_warning(result: Plan, other_users: str | None) -> Plan:
-    """The plan with a warning that others used the GPU after the run, behind its obstacles."""
+    """The plan with a further warning if other processes used the GPU after the run."""
     if not other_users:
         return result
     text = (
-        "after the run others use the GPU, so the figures may be theirs as well: "
+        "other processes use the GPU after the run, so the figures may include them: "
         f"{other_users}; measure again without them"
     )
     position = sum(advice.level == "stop" for advice in result.advice)

@@ -90,20 +90,20 @@ def _text_row(vm: Mapping[str, Any]) -> tuple[str, ...]:
         usd_or_unknown(vm["usd_per_hour"]),
         usd_or_unknown(vm["cost_usd"]),
         span_or_dash(vm["ttl_left_s"]),
-        _by_then(vm["cost_by_ttl_usd"], has_limit=vm["ttl_left_s"] is not None),
+        _limit_cost(vm["cost_by_ttl_usd"], has_limit=vm["ttl_left_s"] is not None),
     )
 
 
 def _total_row(bill: Mapping[str, Any]) -> tuple[str, ...]:
     total = bill["total"]
     has_limit = all(vm["ttl_left_s"] is not None for vm in bill["vms"])
-    by_then = _by_then(total["cost_by_ttl_usd"], has_limit=has_limit)
+    limit_cost = _limit_cost(total["cost_by_ttl_usd"], has_limit=has_limit)
     hourly, so_far = (usd_or_unknown(total[key]) for key in ("usd_per_hour", "cost_usd"))
-    return ("total", "", "", "", hourly, so_far, "", by_then)
+    return ("total", "", "", "", hourly, so_far, "", limit_cost)
 
 
-def _by_then(amount: float | None, *, has_limit: bool) -> str:
-    """`-` without a time limit; that is not the same as an unknown price."""
+def _limit_cost(amount: float | None, *, has_limit: bool) -> str:
+    """The cost up to the time limit as text: `-` without a limit, `?` for an unknown price."""
     return usd_or_unknown(amount) if has_limit else "-"
 
 

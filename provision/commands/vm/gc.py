@@ -51,7 +51,7 @@ def vm_gc(
     Orphans are VMs and disks with this toolkit's labels and without a journal entry; stopped VMs go
     by their own `idle_delete`. `every_key` includes what the same login name created with another
     project's key (a lost state folder, another machine); several people may share that name, and
-    the question says so. Other labels are never touched.
+    the question mentions it. Other labels are never touched.
 
     The exit code is 6 where the cloud did not describe something that may bill as an orphan, 5
     where it did not describe something else. Raises `UsageError` when the user did not confirm.
@@ -71,7 +71,7 @@ def vm_gc(
         return _report(report, [])
     project.emit(Note(_table(report.orphans)))
     if not yes:
-        whose = f", made by anybody whose login name is {user}" if every_key else ""
+        whose = f", created by any user with the login name {user}" if every_key else ""
         _require_confirmation(project, report, f"Delete {_counts(report.orphans)}{whose}?", confirm)
     return _delete_all(project, context, report)
 

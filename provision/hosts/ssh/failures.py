@@ -19,7 +19,7 @@ from provision.hosts.ssh.closing import Closers
 
 @contextlib.contextmanager
 def raising_unreachable(host: Host, connection: Connection, closers: Closers) -> Iterator[None]:
-    """Turn the block's network, SSH and authentication errors into `Unreachable`."""
+    """Raise `Unreachable` for the block's network, SSH and authentication errors."""
     try:
         yield
     except ProvisionError:

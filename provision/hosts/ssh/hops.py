@@ -79,8 +79,8 @@ class HopDialer:
         """Connect to a host, authenticate, and request the channel to `target`.
 
         It goes through the gateway `via`, or through those that the configuration names. Raises
-        `HostKeyMismatch`, `Unreachable` or `UsageError`; `provision.hosts.ssh.connection.connect`
-        says when.
+        `HostKeyMismatch`, `Unreachable` or `UsageError`; see
+        `provision.hosts.ssh.connection.connect`.
         """
         connection = self.configure(host)
         timeout_s = float(connection.connect_timeout or self.timeout_s)

@@ -71,7 +71,7 @@ def run_interactive(
             host, pins=pins, environ=environ, terminal=sys.stdin.isatty(), remote=remote
         )
         status = _run([program, *words], environ)
-        if status == SSH_FAILED:  # of ssh, or of the host's program: a second call tells
+        if status == SSH_FAILED:  # of ssh or of the host's program: a second call decides
             check_reachable(program, host, pins, known_hosts.own, environ)
         return status
 
@@ -124,8 +124,8 @@ def attach(
 ) -> int:
     """Connect two file descriptors to a program on the host, and return its exit status.
 
-    `remote` is a command line, or None for a login shell. Keys are sent as typed: Ctrl-C reaches
-    the host's program, not ours. Raises `Unreachable` when the connection is lost.
+    `remote` is a command line, or None for a login shell. Keys are sent as typed: Ctrl-C
+    interrupts the host's program, not this one. Raises `Unreachable` when the connection is lost.
     """
     size = os.get_terminal_size(stdin) if os.isatty(stdin) else None
     channel = transport.open_terminal(

@@ -65,7 +65,7 @@ def report_page(
         "" if svg is None else _figure(svg),
         "<h2>Cells</h2>",
         _table(cells, document.get("best") or {}),
-        "<h2>What the columns say</h2>",
+        "<h2>Columns</h2>",
         _definition_list(_LEGEND),
         _failures(document["failures"]),
         "<h2>Measured</h2>",

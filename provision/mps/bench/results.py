@@ -131,41 +131,45 @@ def best_cell(cells: Sequence[CellResult]) -> CellResult | None:
 
 
 def advice(cells: Sequence[CellResult]) -> str:
-    """What to do with the best cell, in a sentence about nothing but what was compared."""
+    """A sentence that recommends the best cell; it mentions only cells that have results."""
     best = best_cell(cells)
     if best is None:
-        return "no cell gave a figure"
+        return "no cell has a result"
     compared = {cell.clients for cell in cells if cell.clients > 1 and cell.percentage is not None}
     if best.clients == 1:
         return _advice_for_one_process(cells, mps_was_compared=bool(compared))
-    times = f"{best.ratio:.1f} times the work of one"
     if best.percentage is None:
-        mps = (
-            "MPS adds nothing here"
-            if best.clients in compared
-            else "so many under MPS were not compared"
-        )
-        return f"{best.clients} processes without MPS do {times}; {mps}."
+        return _advice_without_mps(best, mps_was_compared=best.clients in compared)
+    return _advice_with_mps(best)
+
+
+def _advice_without_mps(best: CellResult, *, mps_was_compared: bool) -> str:
+    mps = "MPS adds nothing here" if mps_was_compared else "that number was not measured under MPS"
+    return f"{best.clients} processes without MPS do {best.ratio:.1f} times the work of one; {mps}."
+
+
+def _advice_with_mps(best: CellResult) -> str:
     limit = "" if best.percentage == 100 else f" with thread_percentage {best.percentage}"
-    faster = (
+    gain = (
         ""
         if best.against_none is None
         else f", {best.against_none:.1f} times as fast as without MPS"
     )
-    return f"{best.clients} processes under MPS{limit}: {times} process{faster}."
+    work = f"{best.ratio:.1f} times the work of one process"
+    return f"{best.clients} processes under MPS{limit}: {work}{gain}."
 
 
 def _advice_for_one_process(cells: Sequence[CellResult], *, mps_was_compared: bool) -> str:
-    """The advice where one process does as much as several, or where several gave no figure."""
+    """The advice where several processes do no more than one, or have no result."""
     if all(cell.clients == 1 for cell in cells):
         return (
-            "One process at a time is all that gave a figure: that says nothing of sharing the GPU."
+            "Only runs of one process have a result: they do not show what sharing the GPU gives."
         )
     if not mps_was_compared:
         return (
-            "One process does as much as several without MPS; several under MPS were not compared."
+            "One process does as much as several without MPS; several under MPS were not measured."
         )
     return (
-        "One process does as much as several: MPS has nothing to share here. "
+        "One process does as much as several: MPS gains nothing here. "
         "A larger batch in one process may do more."
     )

@@ -5,7 +5,7 @@
 # the plan, empty for none. drain_s: seconds for clients to end. ready_s: seconds for a server to
 # be ACTIVE. Order: folders, daemon, defaults (they hold for the next server alone), server.
 # A daemon is restarted, once its clients have ended, when it does not answer, is not as planned,
-# belongs to another user (it cannot start a server of ours), or has a server in FAULT. Reads $busy
+# belongs to another user (it cannot start a server for this user), or has a server in FAULT. Reads $busy
 # of drain_clients.
 has_gpu=$1 percentage=$2 memory=$3 cpus=$4 device=$5 drain_s=$6 ready_s=$7
 

@@ -80,7 +80,7 @@ def _probe_failed(evidence: Evidence) -> Finding | None:
         return fail(
             what,
             answer,
-            "invoke mps.disable, then invoke mps.enable; the checks above say why",
+            "invoke mps.disable, then invoke mps.enable; the checks above show why",
         )
     if answer.startswith("failed"):
         text = shlex.quote(answer.partition(";")[0][:60])

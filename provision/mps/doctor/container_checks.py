@@ -164,7 +164,7 @@ def _shared_memory(evidence: Evidence) -> Finding | None:
     fix = "set provision.worker.shm_size: 1g, then invoke dev.up"
     shm = _shm_mib(evidence)
     if evidence.server.no_shared_memory:
-        return fail("the server could not create its shared memory", "server.log says so", fix)
+        return fail("the server could not create its shared memory", "see server.log", fix)
     if shm is None:
         return unknown("the size of /dev/shm is not known", fix="invoke dev.exec -- df /dev/shm")
     size, free = shm

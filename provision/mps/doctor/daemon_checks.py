@@ -37,12 +37,12 @@ def one_daemon(evidence: Evidence) -> Finding:
     """One live daemon has the pipe directory, and no ended process of MPS is left."""
     processes, pipe = evidence.mps_processes, evidence.value("pipe")
     running = _running_daemons(processes)
-    ours = [process.pid for process in running if process.pipe == pipe]
+    on_pipe = [process.pid for process in running if process.pipe == pipe]
     return (
-        _wrong_daemons(evidence, ours, pipe)
+        _wrong_daemons(evidence, on_pipe, pipe)
         or _foreign_daemon([process for process in running if process.pipe != pipe])
         or _zombies(sum(process.state == "Z" for process in processes))
-        or ok("one daemon" if ours else "no daemon, and none left over")
+        or ok("one daemon" if on_pipe else "no daemon, and none left over")
     )
 
 

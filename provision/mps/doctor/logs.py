@@ -1,8 +1,8 @@
 """Readers of control.log, server.log and the kernel's log. Pure.
 
 Source: the NVIDIA MPS guide (appendix on logging) and logs recorded on driver 580; docs/facts.md
-says what each line means. `User did not send valid credentials` precedes healthy clients and means
-nothing.
+explains each line. `User did not send valid credentials` also precedes healthy clients, so it is
+not evidence of a failure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _texts(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class ControlLog:
-    """What control.log says of the time since the daemon started last."""
+    """What control.log reports since the last start of the daemon."""
 
     socket: str = ""
     ready: tuple[int, ...] = ()
@@ -145,7 +145,7 @@ def _blocking_threads(texts: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ServerLog:
-    """What server.log says of the last server in it."""
+    """What server.log reports about the last server in it."""
 
     pid: int | None = None
     thread_percentage: float | None = None

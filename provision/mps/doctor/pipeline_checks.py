@@ -34,7 +34,7 @@ def pipeline(evidence: Evidence) -> Finding:
     if "no_use_multiple_sdk_containers" in options:
         return fail(
             "--experiments=no_use_multiple_sdk_containers is set",
-            "it leaves one process for all vCPUs, so MPS has nothing to share",
+            "it leaves one process for all vCPUs, so MPS gains nothing",
             "remove it from the pipeline's options",
         )
     if "enable_prime" in options:

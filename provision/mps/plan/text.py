@@ -34,7 +34,7 @@ def plan_lines(
     ]
     lines = [_labelled(label, text, width) for label, text in rows]
     if not plan.worthwhile:
-        lines += ["", "MPS is the wrong tool here; what follows after stop says why."]
+        lines += ["", "MPS is the wrong tool here; the lines marked stop give the reasons."]
     if plan.advice:
         lines += ["", *(_labelled(item.level, item.text, width) for item in plan.advice)]
     return lines

@@ -27,7 +27,7 @@ class NoContainer(Resource):
     volumes: tuple[str, ...] = ()
 
     def probe(self) -> Script:
-        """Print its id and the label that provision gives, where it exists."""
+        """Print the container's id and its label `provision.spec`; nothing without a container."""
         record = '{{.Id}}|{{index .Config.Labels "provision.spec"}}'
         return script(_PROBE, name=self.container, format=record)
 

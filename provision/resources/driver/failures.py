@@ -48,7 +48,7 @@ FAILURES = (
     KnownFailure(
         r"(?i)failed to download",
         "the driver could not be downloaded: no route out, no storage scope, or no such build",
-        "curl -sI https://storage.googleapis.com   (on the host) tells whether it has a route out",
+        "curl -sI https://storage.googleapis.com   (on the host) shows whether it has a route out",
     ),
     KnownFailure(
         r"Client\.Timeout|exit status 125",

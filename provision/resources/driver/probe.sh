@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Prints file $record, what the installer's cache in folder $dir says, the loaded version, which
+# Prints file $record, the version in the installer's cache in folder $dir, the loaded version, which
 # files $dir has, and whether the device nodes are there.
 # Uses loaded_driver.
 : "${record:?}" "${dir:?}"

@@ -45,7 +45,7 @@ class FaultKind(enum.StrEnum):
     """The answer has fields that the API does not have yet; `text` is a JSON object that overrides
     its values."""
     UNREACHABLE = "unreachable"
-    """The zone is missing in an aggregated list, with a warning that says so."""
+    """The zone is missing in an aggregated list, with a warning about it."""
 
 
 BEFORE = frozenset({FaultKind.HTTP, FaultKind.BODY, FaultKind.RESET_BEFORE, FaultKind.MUTE_BEFORE})
@@ -79,7 +79,7 @@ class Fault:
     """The row of data that it was read from."""
 
     def matches(self, call: str, zone: str, name: str) -> bool:
-        """True when the rule matches this call, whatever its counts are."""
+        """True when the rule matches this call, regardless of its counts."""
         return (
             fnmatchcase(call, self.call)
             and fnmatchcase(zone, self.zone)

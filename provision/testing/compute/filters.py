@@ -19,7 +19,7 @@ _TERM = re.compile(
 
 
 def compile_filter(expression: str) -> Callable[[Mapping[str, Any]], bool]:
-    """A predicate on resources; an empty expression takes all."""
+    """A predicate on resources; an empty expression selects all. Raises `ApiError` 400."""
     terms: list[tuple[str, str, str]] = []
     at = 0
     text = expression.strip()

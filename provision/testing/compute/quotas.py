@@ -104,7 +104,7 @@ class Quotas:
             for metric, limit in self.limits(region).items()
         ]
 
-    def of_instance(self, resource: Mapping[str, Any], vcpus: int) -> Usage:
+    def usage_of_instance(self, resource: Mapping[str, Any], vcpus: int) -> Usage:
         """What a running instance uses, by metric."""
         gpu, count = gpu_of(resource)
         region = region_of(last_segment(resource["zone"]))
@@ -151,7 +151,7 @@ class Quotas:
         return quota_failure(metric, self.limits(scope)[metric], region)
 
 
-def of_disk(resource: Mapping[str, Any]) -> Usage:
+def usage_of_disk(resource: Mapping[str, Any]) -> Usage:
     """What a disk uses, by metric, attached or not."""
     metric = _DISK_METRICS.get(last_segment(resource["type"]))
     return {metric: float(resource["sizeGb"])} if metric else {}

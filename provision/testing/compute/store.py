@@ -89,7 +89,7 @@ class Store:
                 rows.setdefault(region_of(ref.zone), []).append(self.instance_usage(instance))
         for ref, item in self.items.items():
             if ref.project == project and ref not in without and ref.collection == disks.COLLECTION:
-                rows.setdefault(region_of(ref.zone), []).append(quotas.of_disk(item))
+                rows.setdefault(region_of(ref.zone), []).append(quotas.usage_of_disk(item))
         return {region: quotas.total(taken) for region, taken in rows.items()}
 
     def usage(self, project: str, region: str | None = None) -> Usage:
@@ -102,7 +102,7 @@ class Store:
         shape = self.catalogue.find_machine_type(
             instance.ref.zone, last_segment(instance.resource["machineType"])
         )
-        return self.quotas.of_instance(instance.resource, shape.vcpus if shape else 0)
+        return self.quotas.usage_of_instance(instance.resource, shape.vcpus if shape else 0)
 
     def shortage(self, instance: Instance, *, with_disks: bool) -> OperationFailure | None:
         """The quota or reservation error that keeps an instance from starting; None: it can start.
@@ -112,7 +112,7 @@ class Store:
         region, project = region_of(instance.ref.zone), instance.ref.project
         own = [at for at in self._disks_of(instance) if with_disks]
         wanted = quotas.total(
-            [self.instance_usage(instance), *(quotas.of_disk(self.items[at]) for at in own)]
+            [self.instance_usage(instance), *(quotas.usage_of_disk(self.items[at]) for at in own)]
         )
         usages = self.usages(project, without={instance.ref, *own})
         metric = self.quotas.exceeded(

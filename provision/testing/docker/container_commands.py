@@ -50,7 +50,7 @@ def create(store: Store, words: Words) -> int:
 
 @command("run", "container run")
 def run(store: Store, words: Words) -> int:
-    """`docker run`."""
+    """`docker run`. Raises `DockerError` as docker fails, and for what is not simulated."""
     options, rest = command_line.parse("run", command_line.RUN, words, stop_at_word=True)
     check_count("run", rest, 1)
     if options["tty"] and not options["detach"]:
@@ -249,7 +249,7 @@ def exec_(store: Store, words: Words) -> int:
 
 @command("top", "container top")
 def top(store: Store, words: Words) -> int:
-    """`docker top NAME -eo pid`: PIDs of the host."""
+    """`docker top NAME -eo pid`: PIDs of the host. Raises `DockerError`."""
     check_count("top", words, 1)
     if words[1:] != ["-eo", "pid"]:
         raise DockerError("docker: the mock simulates `docker top` with `-eo pid` only")
@@ -263,7 +263,7 @@ def top(store: Store, words: Words) -> int:
 
 @command("logs", "container logs")
 def logs(store: Store, words: Words) -> int:
-    """`docker logs`."""
+    """`docker logs`. Raises `DockerError` for what is not simulated."""
     options, rest = command_line.parse("logs", command_line.LOGS, words)
     check_count("logs", rest, 1, 1)
     if options["follow"]:
@@ -287,7 +287,7 @@ def wait(store: Store, words: Words) -> int:
 
 @command("cp", "container cp")
 def cp(store: Store, words: Words) -> int:
-    """`docker cp`."""
+    """`docker cp` between host and container. Raises `DockerError` as docker fails."""
     import shutil
 
     _, rest = command_line.parse("cp", command_line.COPY, words)

@@ -124,7 +124,7 @@ def find_program(
 
 
 def _find_by_path(rootfs: str, name: str, search_path: str) -> str:
-    """The file in the container, or a program of the mock that stands for one of its programs."""
+    """The path of the file in the container, or of the mock's stand-in for a missing program."""
     path = name if name.startswith(rootfs) else rootfs + name
     if not os.path.exists(path) and name.startswith(_PROGRAM_FOLDERS):
         return which(os.path.basename(name), search_path) or path

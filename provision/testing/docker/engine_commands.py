@@ -100,7 +100,7 @@ _KINDS = (("Images", "images"), ("Containers", "containers"), ("Local Volumes", 
 
 @command("system prune", "image prune", "container prune", "volume prune", "builder prune")
 def prune(store: Store, words: Words) -> int:
-    """`docker system prune`."""
+    """`docker system prune --force`. Raises `DockerError` without that flag."""
     options, _ = command_line.parse("prune", command_line.PRUNE, words)
     if not options["force"]:
         raise DockerError("docker: the mock prunes with --force only")

@@ -51,7 +51,7 @@ def tag(store: Store, words: Words) -> int:
 
 @command("login")
 def login(store: Store, words: Words) -> int:
-    """`docker login`."""
+    """`docker login`. Raises `DockerError` without a password."""
     options, rest = command_line.parse("login", command_line.LOGIN, words)
     if not options["password_stdin"] and options["password"] is None:
         raise DockerError("Error: Cannot perform an interactive login from a non TTY device")

@@ -10,7 +10,7 @@ from .store import DockerError, Store, daemon_error, print_line
 
 @command("volume create")
 def volume_create(store: Store, words: Words) -> int:
-    """`docker volume create`."""
+    """`docker volume create NAME`. Raises `DockerError` without a name."""
     options, rest = command_line.parse("volume create", command_line.VOLUME_CREATE, words)
     name = rest[0] if rest else options["name"]
     if not name:

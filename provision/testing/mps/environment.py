@@ -17,7 +17,7 @@ PIPE_LIMIT = 107 - len("/control_privileged")
 
 
 class MpsEnvironment:
-    """What the environment variables say, with paths below the root of the host or container.
+    """The values of the environment variables, with paths below the root of the host or container.
 
     `pipe_name` and `log_name` are paths on the host, `pipe` and `logs` the same on this machine.
     """

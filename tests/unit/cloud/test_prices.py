@@ -153,7 +153,7 @@ def test_own_price_list_can_price_whole_machines() -> None:
     assert (price.usd_per_hour, price.as_of) == (0.7, "2026-10-01")
     assert price_per_hour(L4, "us-central1-a", "SPOT", own) is None
     assert price_per_hour(T4, "us-central1-a", prices=own) is None, (
-        "the machine alone is no price of a machine with a GPU"
+        "the price of the machine alone is not the price with a GPU"
     )
 
 

@@ -43,7 +43,7 @@ case $* in
     *) echo 100 ;;
 esac
 """
-# Attaches, says that it is ready, waits, works.
+# Attaches, reports that it is ready, waits, works.
 PROGRAM = """#!/bin/sh
 echo "$$" >>"${FAKE_STRAY-$CUDA_MPS_PIPE_DIRECTORY}/clients"
 client=$PROVISION_BENCH_CLIENT
@@ -220,7 +220,7 @@ def test_cell_without_mps_has_no_attached_clients(container: Container) -> None:
 def test_client_of_other_daemon_fails_cell_without_mps(
     container: Container, tmp_path: Path
 ) -> None:
-    """A program may find the daemon of `mps.enable` whatever pipe directory it is given."""
+    """A program may find the daemon of `mps.enable` with any pipe directory in its variables."""
     daemon = tmp_path / "daemon"
     daemon.mkdir()
     (daemon / "alive").write_text("100\n")
@@ -263,7 +263,7 @@ def test_daemon_that_does_not_quit_is_killed(
 
 
 def test_client_outside_mps_fails_the_cell(container: Container) -> None:
-    """The silent fall-back: the program runs, and nothing but the daemon's list tells."""
+    """The silent fall-back: the program runs, and only the daemon's list shows it."""
     (container.bin / "nvidia-cuda-mps-control").write_text(
         CONTROL.replace(
             'cat "$CUDA_MPS_PIPE_DIRECTORY/clients"', 'head -n 2 "$CUDA_MPS_PIPE_DIRECTORY/clients"'
@@ -291,7 +291,7 @@ def test_client_hanging_before_barrier_is_quoted_and_ended(
         "client 1: importing",
         "client 1: loading the model",
     ]
-    assert processes(container) == [], "the next cell has the GPU to itself"
+    assert processes(container) == [], "the next cell has the GPU alone"
 
 
 def processes(container: Container) -> list[str]:
@@ -370,7 +370,7 @@ def test_failed_daemon_starts_no_client_in_separate_containers(container: Contai
     assert [line.split()[1:] for line in container.logged("box")] == [["daemon"]]
 
 
-# Starts the script, tells it to end once three programs run, and says how it ended.
+# Starts the script, signals it once three programs run, and prints its exit status.
 CUT = """
 "$1" -c "$2" >/dev/null &
 host=$!

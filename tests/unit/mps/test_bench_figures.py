@@ -316,19 +316,22 @@ def test_one_process_is_best_where_sharing_gains_nothing() -> None:
     cells = cell_results(
         samples({("none", 1): [[1.0]], ("none", 2): [[2.2] * 2], ("mps", 2): [[2.1] * 2]})
     )
-    assert "MPS has nothing to share" in advice(cells)
+    assert "MPS gains nothing here" in advice(cells)
 
 
 @pytest.mark.parametrize(
     ("runs_by_cell", "says"),
     [
-        ({("none", 1): [[1.0]]}, "that says nothing of sharing"),
-        ({("none", 1): [[1.0]], ("mps", 1): [[1.0]]}, "that says nothing of sharing"),
+        ({("none", 1): [[1.0]]}, "they do not show what sharing the GPU gives"),
+        (
+            {("none", 1): [[1.0]], ("mps", 1): [[1.0]]},
+            "they do not show what sharing the GPU gives",
+        ),
         (
             {("none", 1): [[1.0]], ("mps", 1): [[1.0]], ("none", 2): [[1.1] * 2]},
-            "so many under MPS were not compared",
+            "that number was not measured under MPS",
         ),
-        ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "several under MPS were not compared"),
+        ({("none", 1): [[1.0]], ("none", 2): [[2.1] * 2]}, "several under MPS were not measured"),
         (
             {
                 ("none", 1): [[1.0]],
@@ -336,7 +339,7 @@ def test_one_process_is_best_where_sharing_gains_nothing() -> None:
                 ("mps", 2): [[1.4] * 2],
                 ("none", 4): [[2.0] * 4],
             },
-            "so many under MPS were not",
+            "that number was not measured",
         ),
         (
             {("none", 1): [[1.0]], ("none", 2): [[1.1] * 2], ("mps", 2): [[1.2] * 2]},
@@ -347,7 +350,7 @@ def test_one_process_is_best_where_sharing_gains_nothing() -> None:
 def test_advice_is_limited_to_compared_cells(
     runs_by_cell: dict[tuple[str, int], list[list[float]]], says: str
 ) -> None:
-    """Cells fail, runs are cut, and --modes none asks for no MPS at all."""
+    """Cells fail, runs are interrupted, and `--modes none` measures without MPS."""
     assert says in advice(cell_results(samples(runs_by_cell)))
 
 

@@ -152,7 +152,7 @@ def test_complete_run_leaves_no_partial_files(bench: Bench) -> None:
 
 
 def test_figures_are_on_disk_before_next_cell_begins(bench: Bench) -> None:
-    """So a killed process and a power cut lose one cell at most."""
+    """A killed process or a power failure loses one cell at most."""
     counts: list[int] = []
     gpu = Gpu()
 
@@ -213,7 +213,7 @@ def test_interrupted_run_keeps_files_of_complete_one(bench: Bench) -> None:
     assert len(bench.file("mps-bench-partial.json")["cells"]) == 2
     bench(Gpu())
     assert bench.files == ["mps-bench.html", "mps-bench.json"], (
-        "a whole run tidies up after the cut one"
+        "a complete run removes the files of the interrupted one"
     )
 
 

@@ -97,7 +97,7 @@ def test_created_paths_are_recorded_and_removed_despite_existing_proof(root: Pat
     notes.mkdir()
     (notes / "proof").write_text("of a daemon that a user started\n")
     assert run_script(root, ENABLE, "", "100", "", "", "", "20", "30").returncode == 1, (
-        "there is no daemon to start"
+        "no daemon can start"
     )
     assert (notes / "made").read_text().split() == [f"{root}/run/mps/pipe", f"{root}/run/mps/log"]
     assert run_script(root, REMOVE_CREATED).returncode == 0

@@ -190,7 +190,7 @@ def test_program_runs_on_the_gpu_that_is_sampled(tmp_path: Path, chosen: str, gp
         if "uuid" not in line and "-L" not in line
     ]
     assert {line.split()[0] for line in asked} == {gpu}
-    assert len(asked) == 4, "memory before, memory meanwhile, activity, compute mode"
+    assert len(asked) == 4, "memory before, memory during the run, activity, compute mode"
 
 
 def test_mps_client_gets_no_visible_devices(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_memory_in_use_is_not_shared_out() -> None:
     assert (made.clients, made.memory_limit_mib) == (3, (6000 - 1664 - 74) // 3)
 
 
-# --- whatever the host ---
+# --- for every host ---
 
 MAYBE_MIB = st.none() | st.integers(0, 2_000_000)
 HOSTS = st.builds(
@@ -297,7 +297,7 @@ def test_worthwhile_is_false_exactly_with_stop_advice(host: HostFacts, work: Wor
     busy = work.activity_kind == "sm" and (work.activity or 0) > BUSY
     assert not made.worthwhile if hopeless or busy or made.clients == 1 else True
     assert made.worthwhile or advice_texts(made, "stop")
-    assert made.advice, "there is always something to know"
+    assert made.advice, "every plan has advice"
     assert all(each.text for each in made.advice)
 
 

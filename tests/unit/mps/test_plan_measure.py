@@ -81,7 +81,7 @@ def test_gpu_users_after_the_run_are_a_warning(
     assert done.document["measured"]["disturbed"] == "other 7 python3 serve.py"
     text = " ".join(done.text.split())
     assert (
-        "warn after the run others use the GPU, so the figures may be theirs as well: "
+        "warn other processes use the GPU after the run, so the figures may include them: "
         "other 7 python3 serve.py" in text
     )
     assert 80 < max(map(len, done.text.splitlines())) <= 100

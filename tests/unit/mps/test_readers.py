@@ -1,4 +1,4 @@
-"""Every reader of provision.mps raises nothing but `ProvisionError`, whatever the text."""
+"""Every reader of provision.mps raises only `ProvisionError`, for any text."""
 
 from __future__ import annotations
 

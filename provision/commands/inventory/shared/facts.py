@@ -7,7 +7,7 @@ from typing import Any
 from provision.project.inventory import Machine
 
 _RESERVED = "provision-"
-"""Prefix of the toolkit's own labels, which identify a VM's project and say nothing of its use."""
+"""Prefix of the toolkit's own labels, which identify a VM's project, not its use."""
 
 
 def machine_document(machine: Machine) -> dict[str, Any]:

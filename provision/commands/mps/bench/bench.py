@@ -28,7 +28,7 @@ def mps_bench(project: Project, targets: Targets, options: BenchOptions) -> Task
     """Measure every cell of the grid in interleaved rounds; write JSON, chart and report.
 
     The figures are written after every cell. A run that is interrupted (Ctrl-C, a lost connection)
-    ends with the figures so far. Exit status 1 when no cell gave a figure. Raises `UsageError` on a
+    ends with the figures so far. Exit status 1 when no cell has a result. Raises `UsageError` on a
     mock, which has nothing to measure, and `HostError` where the containers are unsuitable.
     """
     keys = grid_cells(options.modes, options.clients)

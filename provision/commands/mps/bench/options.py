@@ -42,7 +42,7 @@ class BenchOptions:
                 fix="--workload mlp",
             )
         if self.command is not None and self.workload is not None:
-            raise _excluded("--command and --workload", "both say what to run")
+            raise _excluded("--command and --workload", "both select what to run")
         if self.budget_s is not None and self.steps is not None:
             raise _excluded("--budget and --steps", "--budget finds the steps")
         if self.has_fixed_steps and self.steps is not None:

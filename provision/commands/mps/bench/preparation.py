@@ -64,7 +64,7 @@ def _fetch_facts(project: Project, transport: Transport) -> TargetFacts:
 def _check_not_mock(facts: TargetFacts, transport: Transport) -> None:
     if facts.is_mock:
         raise UsageError(
-            "mps.bench measures a GPU: this is a mock, which has none, and no figure is made up",
+            "mps.bench measures a GPU; this is a mock, which has none",
             where=transport.host.name,
         )
 

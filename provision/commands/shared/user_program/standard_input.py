@@ -57,7 +57,7 @@ def _pieces(handle: int) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _watched(transport: Transport, watching: Script, timeout_s: float) -> Iterator[None]:
-    """Run the watching script in a thread, and tell it whether the program ended by itself.
+    """Run the watching script in a thread, and signal to it that the program ended by itself.
 
     It gets the line `over` when the block ends without an exception. After an exception, Ctrl-C
     included, it gets an empty input, and ends the program.

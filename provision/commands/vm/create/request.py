@@ -63,7 +63,7 @@ def with_vm_in_notes(project: Project, name: str) -> Project:
 def reporting_requested_vms(project: Project, names: Sequence[str]) -> Iterator[None]:
     """Turn Ctrl-C in the block into `Interrupted` that lists the VMs that exist or may appear.
 
-    The journal has every request.
+    Raises `Interrupted` on Ctrl-C; it reads the requests from the journal.
     """
     try:
         yield

@@ -90,10 +90,9 @@ def _legend(offers: Sequence[Offer], prices: PriceList) -> list[str]:
         )
     ]
     if any(_is_not_on_demand(offer) for offer in offers):
-        lines.append("no: not to be had on demand, only as Spot, flex-start or a reservation")
+        lines.append("no: not available on demand, only as Spot, flex-start or a reservation")
     lines.append(
-        "left: GPUs by quota, not by capacity; ? cannot be told; "
-        "one in () is less than the machine needs"
+        "left: GPUs by quota, not by capacity; ? unknown; one in () is less than the machine needs"
     )
     return lines
 

@@ -27,7 +27,10 @@ def note_running_vms(project: Project, vms: Sequence[Vm]) -> None:
 
 @contextmanager
 def reporting_running_vm(project: Project, vm: Vm) -> Iterator[None]:
-    """Add to every error of the block that the VM runs; Ctrl-C becomes `Interrupted` with it."""
+    """Add a line that the VM runs to every error of the block.
+
+    Raises the block's `ProvisionError`, and `Interrupted` on Ctrl-C.
+    """
     try:
         yield
     except ProvisionError as error:
