@@ -132,7 +132,7 @@ def test_unknown_quotas_of_several_regions_are_one_check() -> None:
     nothing = Quotas({}, {"us-central1": {}, "us-east4": {}})
     checks = quota_checks(nothing, H100_SPEC, ["us-central1-a", "us-east4-a"], "demo")
     assert [(check.id, check.status) for check in checks] == [("quota", Verdict.UNKNOWN)]
-    assert checks[0].what.startswith("whether us-central1, us-east4 have room for")
+    assert checks[0].what.startswith("it is unknown whether us-central1, us-east4 have room for")
     assert "nvidia-h100-80gb in us-central1, us-east4 (" in checks[0].why
 
 

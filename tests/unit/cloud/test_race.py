@@ -181,7 +181,7 @@ def test_race_waits_for_all_zones_before_raising() -> None:
         seen.append(zone)
         if zone == "b":
             raise ValueError(zone)
-        finish.arrive(zone)
+        finish.offer(zone)
 
     with pytest.raises(ValueError, match="b"):
         race(one, ["a", "b", "c"])
