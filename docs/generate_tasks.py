@@ -15,7 +15,8 @@ TARGET = Path(__file__).with_name("tasks.md")
 HEAD = """\
 # Tasks
 
-Made from the code by `python docs/generate_tasks.py`; a test compares them.
+For users of the command line: every task with its flags. `python docs/generate_tasks.py` writes
+this page from the code, and a test compares them.
 
 In a project with a `tasks.py`, a task is `invoke NAME`; from any folder it is `provision NAME`.
 Words after `--` are passed on as typed. A flag in brackets is optional.
@@ -23,13 +24,13 @@ Words after `--` are passed on as typed. A flag in brackets is optional.
 
 
 def tasks() -> dict[str, CommandTask]:
-    """Every task by its full name."""
+    """Return every task by its full name."""
     root = namespace()
     return {name: root[name] for name in sorted(root.task_names)}
 
 
 def page() -> str:
-    """The whole of docs/tasks.md."""
+    """Return the text of docs/tasks.md."""
     found = tasks()
     rows = [
         f"| [`{name}`](#{name.replace('.', '')}) | {_first_line(task)} |"
@@ -84,7 +85,7 @@ def _usage(name: str, task: CommandTask) -> str:
 
 
 def _shared(task: CommandTask) -> set[str]:
-    """The flags that are explained once, for all tasks."""
+    """Return the names of the flags that the page explains once for all tasks."""
     return {
         flag.name.replace("_", "-") for flag in (*COMMON, *(TARGETS if task.spec.targets else ()))
     }

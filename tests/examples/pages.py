@@ -22,17 +22,20 @@ class Block(NamedTuple):
 
 
 def pages() -> Sequence[Path]:
-    """README and everything written by hand or made below docs/ and examples/."""
+    """README.md, CHANGELOG.md, and every page below docs/ and examples/."""
     return [
         ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         *sorted(ROOT.glob("docs/*.md")),
         *sorted(ROOT.glob("examples/*/README.md")),
+        ROOT / "lab" / "README.md",
+        ROOT / "bench" / "README.md",
     ]
 
 
 def name_of(page: Path) -> str:
-    """The page as people call it."""
+    """The path of the page in the repository."""
     return page.relative_to(ROOT).as_posix()
 
 

@@ -18,11 +18,12 @@ from tests.examples.pages import ROOT, blocks, documented
 pytestmark = pytest.mark.timeout(600)
 README = ROOT / "README.md"
 ELSEWHERE = re.compile(r"^make |--host |^provision vm\.delete$")
-"""Commands of blocks that need another machine, a fresh clone or a terminal."""
+"""Commands of blocks that need another machine, a fresh clone or a terminal; they do not run."""
 BANNER = re.compile(r"(?m)^mock: .*\n")
 VARYING = (
     (re.compile(r" +\d+\.\d+ s$", re.MULTILINE), ""),
-    (re.compile(r"\b\d+h\d\dm\b|\b\d+m\d\ds\b"), "SPAN"),
+    (re.compile(r"\b\d+h\d\dm\b|\b\d+m\d\ds\b|\b\d+s\b"), "SPAN"),
+    (re.compile(r" {2,}"), "  "),
     (re.compile(r"\$\d\.\d\d\b"), "$N.NN"),
     (re.compile(r"\bpid \d+, uid \d+"), "pid N, uid N"),
     (re.compile(r"\bworker:[0-9a-f]{12}\b"), "worker:DIGEST"),

@@ -20,6 +20,9 @@ from tests.examples.pages import ROOT, blocks, name_of, pages, without_code
 
 TASKS = frozenset(namespace().task_names)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
+_PATH = re.compile(r"(?<![\w./-])((?:provision|tests|docs|templates|lab|bench|examples)/[\w./*-]+)")
+_PLACEHOLDER = re.compile(r"\b(?:NOUN|VERB|NAME|X)\b")
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 _TASK = re.compile(r"\b(?:invoke|provision) ([a-z]+\.[a-z][a-z-]*|demo\b|doctor\b)(?![\w/])")
 
 
@@ -94,7 +97,7 @@ def test_settings_on_a_page_are_valid(page: Path, tmp_path: Path) -> None:
         file = tmp_path / f"{number}.yaml"
         file.write_text(block.text, encoding="utf-8")
         level = read_file(file)
-        assert level.data, f"{block.page}: a block of settings that sets nothing"
+        assert level.data, f"{block.page}: a block of settings without a setting"
         try:
             Settings.from_levels([level])
         except SettingsError as error:
@@ -184,15 +187,35 @@ def test_mock_page_lists_every_fault() -> None:
 
 
 def test_architecture_page_lists_every_package() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    package = ROOT / "provision"
-    modules = {
-        path.name
-        for path in package.iterdir()
-        if path.suffix == ".py" and not path.name.startswith("__")
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (ROOT / "provision").glob("*/__init__.py")]
+    assert [name for name in packages if not re.search(rf"(?m)^    {name}/ +\w", text)] == []
+    modules = [path.name for path in (ROOT / "provision").glob("*.py")]
+    assert [name for name in modules if not name.startswith("__") and name not in text] == []
+
+
+def test_architecture_page_fits_three_screens() -> None:
+    lines = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_paths_of_page_exist(page: Path) -> None:
+    """Checks paths in backticks below these folders; NOUN, VERB, NAME and X are placeholders."""
+    spans = re.findall(r"`([^`\n]+)`", without_code(page))
+    paths = {
+        path for span in spans for path in _PATH.findall(span) if not _PLACEHOLDER.search(path)
     }
-    folders = {f"{path.name}/" for path in package.iterdir() if (path / "__init__.py").exists()}
-    assert sorted(name for name in modules | folders if name not in text) == []
+    assert sorted(path for path in paths if not any(ROOT.glob(path.rstrip("/")))) == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_first_paragraph_of_page_names_its_readers(page: Path) -> None:
+    if page.name in {"README.md", "CHANGELOG.md"} and page.parent != ROOT / "docs":
+        pytest.skip("its title names them")
+    paragraph = page.read_text(encoding="utf-8").split("\n\n")[1]
+    assert re.match(r"(For|This page is for) ", paragraph), paragraph
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
