@@ -14,10 +14,11 @@ from typing import TypeAlias
 
 from lab.base_image import BaseImage
 from lab.image import Gpu, write_image
-from lab.processes import POLL_S, is_alive, only_child, remove_cgroups, start_time, wait_until
+from lab.processes import POLL_S, is_alive, only_child, remove_cgroups, wait_until
 from lab.programs import PATH, LabError, engine_folder, find_programs
 from lab.state import USER, Identity, State
 from provision.core.model import Host
+from provision.testing.process_start import start_ticks
 
 DEFAULT_FOLDER = Path("/var/tmp/provision-lab")
 BOOT_TIMEOUT_S = 60.0
@@ -271,7 +272,7 @@ class Lab:
                 start_new_session=True,
                 env={"PATH": PATH},
             )
-        (self.folder / "pid").write_text(f"{self._started.pid} {start_time(self._started.pid)}")
+        (self.folder / "pid").write_text(f"{self._started.pid} {start_ticks(self._started.pid)}")
 
     def _wait_ready(self, identity: Identity) -> None:
         deadline = time.monotonic() + BOOT_TIMEOUT_S
@@ -307,4 +308,4 @@ class Lab:
             pid, started = (self.folder / "pid").read_text().split()
         except (FileNotFoundError, ValueError):
             return None
-        return int(pid) if is_alive(int(pid)) and start_time(int(pid)) == started else None
+        return int(pid) if started and start_ticks(int(pid)) == started else None

@@ -34,17 +34,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def start_time(pid: int) -> str:
-    """The start time of a process in clock ticks; empty when it has ended.
-
-    It distinguishes a process from a later one with the same PID.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19]
-    except OSError:
-        return ""
-
-
 def wait_until(condition: Callable[[], bool], timeout_s: float, message: str) -> None:
     """Wait until `condition` is true. Raises `LabError` with `message` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s

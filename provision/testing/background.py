@@ -19,6 +19,7 @@ from typing import Any
 
 from provision.core.errors import ProvisionError
 from provision.core.files import file_lock
+from provision.testing.process_start import start_ticks
 
 RECORD = "mock.json"
 _LOCK = "mock.lock"
@@ -44,18 +45,6 @@ def version() -> str:
         return metadata.version("provision-gpu")
     except metadata.PackageNotFoundError:
         return "0"
-
-
-def start_ticks(pid: int) -> str:
-    """The start time of a process in clock ticks; empty when it has ended or is a zombie.
-
-    It distinguishes a process from a later one with the same PID.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == b"Z" else fields[19].decode()
 
 
 def up(

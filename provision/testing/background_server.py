@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from provision.core.files import SHARED, write_atomically
-from provision.testing.background import RECORD, start_ticks, version
+from provision.testing.background import RECORD, version
 from provision.testing.mock_cloud import MockCloud
+from provision.testing.process_start import start_ticks
 
 IDLE_S = 30 * 60.0
 _POLL_S = 0.5

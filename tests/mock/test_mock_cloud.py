@@ -17,7 +17,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
 
 from provision.core.errors import ProvisionError
-from provision.testing import MockCloud, MockHost, background
+from provision.testing import MockCloud, MockHost, background, process_start
 from provision.testing.mock_cloud import authorized_keys
 from provision.testing.ssh.keys import load_or_make_key, public_line
 from tests.mock.plain_client import ask, connect, eventually
@@ -271,7 +271,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 
 def alive(pid: int) -> bool:
-    return bool(background.start_ticks(pid))
+    return bool(process_start.start_ticks(pid))
 
 
 def test_up_status_and_down_report_server(state: Path) -> None:

@@ -35,7 +35,7 @@ def test_gpu_lists_every_machine_with_price_and_quota(emulated: EmulatedProject)
     assert done.document["live"] is True
     assert done.document["prices_as_of"] == "2025-03-06"
     assert f"us-central1-a,b,c    {here['usd_per_hour']:.2f}" in done.text
-    assert "an estimate" in done.text
+    assert "estimates in US dollars" in done.text
 
 
 def test_default_lists_one_machine_for_each_gpu_in_few_requests(emulated: EmulatedProject) -> None:

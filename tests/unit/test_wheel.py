@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
@@ -90,33 +88,3 @@ except TemplateError as error:
     where, why = json.loads(done.stdout)
     assert Path(where).is_relative_to(tmp_path)
     assert why == f"known templates: {', '.join(sorted(shipped('templates')))}"
-
-
-@pytest.mark.slow
-def test_installed_package_does_the_main_job_on_the_mock(wheel: Path, tmp_path: Path) -> None:
-    """An empty environment with the wheel; of the checkout's environment only the dependencies."""
-    environment, folder = tmp_path / "environment", tmp_path / "project"
-    venv.create(environment)
-    python = environment / "bin" / "python"
-    install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    subprocess.run([*pip, *install], check=True, timeout=100)
-    (site,) = environment.glob("lib/python3*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    folder.mkdir()
-    done = subprocess.run(
-        [environment / "bin" / "provision", "demo", "--json"],
-        cwd=folder,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    steps = json.loads(done.stdout)["steps"]
-    assert {step["exit"] for step in steps} == {0}
-    assert len(steps) > 5
-    where = [str(python), "-c", "import provision; print(provision.__file__)"]
-    printed = subprocess.run(where, cwd=folder, capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == str(site / "provision" / "__init__.py")

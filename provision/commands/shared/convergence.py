@@ -22,9 +22,7 @@ from provision.core.fleet import Cancel
 from provision.core.model import (
     Emit,
     Host,
-    HostConnected,
     HostReport,
-    HostStarted,
     RunFinished,
     Status,
 )
@@ -52,18 +50,10 @@ def converge_hosts(
     def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:
         resources = recipe(target)
         started = time.monotonic()
-        emit(HostStarted(target.name))
-        transport = host_access.connect(
-            project, target, on_closer=lambda close: cancel.register(target.name, close)
-        )
-        cancel.register(target.name, transport.close)
-        try:
-            emit(HostConnected(target.name, time.monotonic() - started))
+        with host_access.connection_of_run(project, target, emit, cancel) as transport:
             report = engine.converge(
                 transport, resources, emit, clock=time.monotonic, check=targets.check
             )
-        finally:
-            transport.close()
         return replace(report, seconds=time.monotonic() - started)
 
     return fleet.run(hosts, work, project.emit, title=title, pace=targets.pace, check=targets.check)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from provision.cloud.api.protocol import ComputeCloud
 from provision.commands.shared.targets import Targets
 from provision.core.errors import UsageError
-from provision.core.model import Host, Transport
+from provision.core.fleet import Cancel
+from provision.core.model import Emit, Host, HostConnected, HostStarted, Transport
 from provision.hosts.limit_patterns import has_filters, select_by_name
 from provision.hosts.local import LocalTransport
 from provision.project import host_key_pinning, inventory, vm_address
@@ -101,3 +104,24 @@ def connect(
     if cloud is not None:
         return open_trusted(target)
     return vm_address.retry_at_current_address(project, target, open_trusted)
+
+
+@contextmanager
+def connection_of_run(
+    project: Project, target: Host, emit: Emit, cancel: Cancel
+) -> Iterator[Transport]:
+    """Yield a host's transport in a run over several hosts; emit that it started and connected.
+
+    `cancel` can end the connection, also while it is made. Raises as `connect` does.
+    """
+    started = time.monotonic()
+    emit(HostStarted(target.name))
+    transport = connect(
+        project, target, on_closer=lambda close: cancel.register(target.name, close)
+    )
+    cancel.register(target.name, transport.close)
+    try:
+        emit(HostConnected(target.name, time.monotonic() - started))
+        yield transport
+    finally:
+        transport.close()

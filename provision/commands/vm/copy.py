@@ -18,9 +18,7 @@ from provision.core.fleet import Cancel
 from provision.core.model import (
     Emit,
     Host,
-    HostConnected,
     HostReport,
-    HostStarted,
     Outcome,
     ResourceFinished,
     Status,
@@ -92,16 +90,8 @@ def _copy_to_host(
     project: Project, copy: Copy, target: Host, emit: Emit, cancel: Cancel
 ) -> HostReport:
     started = time.monotonic()
-    emit(HostStarted(target.name))
-    transport = host_access.connect(
-        project, target, on_closer=lambda close: cancel.register(target.name, close)
-    )
-    cancel.register(target.name, transport.close)
-    try:
-        emit(HostConnected(target.name, time.monotonic() - started))
+    with host_access.connection_of_run(project, target, emit, cancel) as transport:
         outcome = _run_copy(transport, copy)
-    finally:
-        transport.close()
     emit(ResourceFinished(target.name, outcome))
     return HostReport(target.name, (outcome,), round_trips=1, seconds=time.monotonic() - started)
 

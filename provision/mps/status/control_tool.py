@@ -29,14 +29,6 @@ def read_percentage(text: str) -> float | None:
     return value if value is not None and 0.0 < value <= 100.0 else None
 
 
-def read_pids(text: str) -> tuple[int, ...]:
-    """The PIDs of `get_server_list` or `get_client_list`, one a line.
-
-    A client in another PID namespace has the PID 0.
-    """
-    return tuple(pid for line in text.split("\n") if (pid := parse_int(line)) is not None)
-
-
 def read_server_state(text: str) -> str:
     """The answer of `get_server_status`: one of `SERVER_STATES`; empty for anything else."""
     word = text.strip().upper()

@@ -25,7 +25,6 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     for function in (
         *(
             control_tool.read_percentage,
-            control_tool.read_pids,
             control_tool.read_server_state,
             control_tool.read_memory_limit_mib,
         ),

@@ -84,17 +84,16 @@ def _legend(offers: Sequence[Offer], prices: PriceList) -> list[str]:
         or {prices.as_of}
     )
     lines = [
-        (
-            f"prices: an estimate, US dollars an hour by the list of {' and '.join(dates)}, "
-            "machine and GPUs alone"
-        )
+        f"prices: estimates in US dollars an hour, by the list of {' and '.join(dates)}",
+        "        machine and GPUs alone, without disk, traffic and taxes",
     ]
     if any(_is_not_on_demand(offer) for offer in offers):
         lines.append("no: not available on demand, only as Spot, flex-start or a reservation")
-    lines.append(
-        "left: GPUs by quota, not by capacity; ? unknown; one in () is less than the machine needs"
-    )
-    return lines
+    return [
+        *lines,
+        "left: GPUs that the quota still allows; capacity is known only when a VM is made",
+        "      ? unknown; (N) is too few for the machine",
+    ]
 
 
 def _refusals(offers: Iterable[Offer]) -> list[str]:
