@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
+from invoke.exceptions import ParseError
 from invoke.program import Program
 
 from provision.cli.environment import (
@@ -27,6 +29,30 @@ class _Program(Program):
         super().parse_collection()
         self.config.set_project_location(find_project_dir(Path.cwd()))
         self.config.load_project()
+
+    def parse_tasks(self) -> None:
+        """Parse as Invoke does. Raises `ParseError`, with what to try in a line of its own."""
+        try:
+            super().parse_tasks()
+        except ParseError as error:
+            text = re.sub(r"<Argument: (\w+).*?>", r"--\1", str(error))
+            raise ParseError(f"{text}\n  try: {self._remedy(error)}", error.context) from None
+
+    def _remedy(self, error: ParseError) -> str:
+        """Return the task or flag that was probably meant, and the command that lists them all."""
+        from difflib import get_close_matches
+
+        unknown = re.search("No idea what '(.*)' is", str(error))
+        word = unknown[1] if unknown else ""
+        task = error.context if error.context is not None and error.context.name else None
+        if task is not None:
+            listing = f"provision {task.name} --help"
+        else:
+            listing = "provision --help" if word.startswith("-") else "provision --list"
+        flags = task.flag_names() if task is not None else ()
+        known = flags if word.startswith("-") else tuple(self.collection.task_names)
+        nearest = get_close_matches(word, known, 1)
+        return f"{nearest[0]}, or {listing}" if nearest else listing
 
     def print_version(self) -> None:
         from importlib.metadata import version

@@ -515,3 +515,22 @@ def test_characters_outside_locale_are_escaped(
     assert (people.returncode, people.stdout.splitlines()[-1]) == (0, b"VM dev, sch\\xf6n"), (
         people.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("vm.creat",), "vm.create, or provision --list"),
+        (("vm.create", "--ttll", "3h"), "--ttl, or provision vm.create --help"),
+        (("vm.list", "--host", "x"), "provision vm.list --help"),
+        (("vm.create", "--gpu"), "provision vm.create --help"),
+        (("--nonsense",), "provision --help"),
+    ],
+)
+def test_unknown_task_or_flag_is_answered_with_a_remedy(
+    cli: Cli, words: tuple[str, ...], remedy: str
+) -> None:
+    ended = cli(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines()[-1] == f"  try: {remedy}"
+    assert "<Argument" not in ended.err
