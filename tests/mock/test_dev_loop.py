@@ -111,6 +111,7 @@ def test_dev_run_sends_changes_and_dev_shell_returns_status(
     _two_at_once(loop)
     _shapes(loop)
     _ignored(loop)
+    _links(loop)
     _shell(loop, on_stdin, capfd)
 
 
@@ -125,6 +126,12 @@ def _two_at_once(loop: Loop) -> None:
             assert [out.split() for out in pool.map(lambda _: loop.run("count.sh"), range(4))] == [
                 ["40"]
             ] * 4
+
+
+def _links(loop: Loop) -> None:
+    (loop.folder / "data").symlink_to("/mnt/disks/data")
+    (loop.folder / "links.sh").write_text("readlink data\n")
+    assert loop.run("links.sh") == "/mnt/disks/data\n"
 
 
 def _shapes(loop: Loop) -> None:

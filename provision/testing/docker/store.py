@@ -32,10 +32,19 @@ def daemon_error(text: str, status: int = 1) -> NoReturn:
 
 
 def unpack(archive: tarfile.TarFile, folder: str) -> None:
-    """Unpack an archive; from Python 3.11.4 on, refuse members outside `folder`."""
+    """Unpack an archive; from Python 3.11.4 on, refuse members outside `folder`.
+
+    Links keep their targets, as in Docker, also absolute ones: the container resolves them.
+    """
     import tarfile
 
-    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    def checked(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        if not member.issym():
+            return tarfile.data_filter(member, folder)
+        link = tarfile.data_filter(member.replace(linkname=".", deep=False), folder)
+        return link.replace(linkname=member.linkname, deep=False)
+
+    archive.extraction_filter = checked if hasattr(tarfile, "data_filter") else None
     archive.extractall(folder)  # noqa: S202 - see above; Debian 12's 3.11.2 has no `filter=`
 
 
