@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the program on the process's own command line and exit."""
+    """Run the program on the process's command line and exit."""
     try:
         from provision.cli.main import main as run
 

@@ -29,7 +29,7 @@ def parse_version(text: str) -> tuple[int, int] | None:
 
 
 def unreadable_answer(program: str, line: str) -> ProbeUnreadable:
-    """The error for a line that `program` is not known to print."""
+    """The error for an unexpected line in the output of `program`."""
     return ProbeUnreadable(
         f"the answer of {program} cannot be read",
         where=program,

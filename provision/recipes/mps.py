@@ -47,7 +47,7 @@ def mps(
 
 
 def no_mps(settings: Settings, *, host: Host | None = None) -> list[Resource]:
-    """The compute mode as it was found, and no step of MPS at boot.
+    """Resources that restore the compute mode and leave no MPS step at boot.
 
     A daemon ends with its container.
     """

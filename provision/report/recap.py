@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from provision.core import durations
 from provision.core.errors import ProvisionError, with_program
 from provision.core.model import HostReport, RunFinished, Status
-from provision.report.text import STATUS_STYLE, Line, Span, clean, counted
+from provision.report.text import STATUS_STYLE, Line, Span, clean, count_phrase
 
 _INTERRUPTED = (
     "interrupted: an unfinished change is unknown; run the same command again, it continues there"
@@ -55,7 +55,7 @@ def _check_verdict(reports: Iterable[HostReport]) -> str:
     total, hosts = sum(counts), sum(count > 0 for count in counts)
     if not total:
         return "check: nothing would change"
-    return f"check: {total} would change on {counted(hosts, 'host')}; nothing was changed"
+    return f"check: {total} would change on {count_phrase(hosts, 'host')}; nothing was changed"
 
 
 def failures(reports: Iterable[HostReport], program: str = "invoke") -> list[Line]:

@@ -36,7 +36,7 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def count_phrase(count: int, one: str, many: str = "") -> str:
     """A number with its noun: `1 host`, `3 hosts`. `many` is a plural other than with an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 

@@ -117,14 +117,14 @@ class Relay:
         self.delay_s = delay_s
         self.connect_delay_s = connect_delay_s
         self.faults = faults
-        self.counted = Stats()
+        self._stats = Stats()
         self._network = network
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
     def stats(self) -> Stats:
         """The traffic so far."""
-        return self.counted
+        return self._stats
 
     def cut(
         self, *, after_up: int | None = None, after_down: int | None = None, reset: bool = False
@@ -184,7 +184,7 @@ class Relay:
     def add(self, connection: _Connection) -> None:
         """Add and count a connection (in the network's loop)."""
         self._connections.add(connection)
-        self.counted = replace(self.counted, connections=self.counted.connections + 1)
+        self._stats = replace(self._stats, connections=self._stats.connections + 1)
 
     def remove(self, connection: _Connection) -> None:
         """Remove a connection (in the network's loop)."""
@@ -192,9 +192,9 @@ class Relay:
 
     def count(self, size: int, *, up: bool, turned: bool) -> None:
         """Count forwarded bytes (in the network's loop)."""
-        now = self.counted
+        now = self._stats
         bytes_up, bytes_down = now.bytes_up + size * up, now.bytes_down + size * (not up)
-        self.counted = Stats(now.connections, bytes_up, bytes_down, now.turns + turned)
+        self._stats = Stats(now.connections, bytes_up, bytes_down, now.turns + turned)
 
 
 @dataclass

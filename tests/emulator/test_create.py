@@ -84,7 +84,7 @@ def test_create_uses_the_first_zone_with_capacity(
         == journal.open()[0].request_id
         == insert.query["requestId"]
     )
-    assert emulator.counted() == [
+    assert emulator.call_ids() == [
         "instances.aggregatedList",
         "acceleratorTypes.aggregatedList",
         "projects.get",
@@ -152,7 +152,7 @@ def test_create_without_quota_inserts_nothing(
             in caught.value.why.splitlines()
         )
         assert "quotas?project=demo" in caught.value.fix
-    assert "instances.insert" not in emulator.counted()
+    assert "instances.insert" not in emulator.call_ids()
     assert context.journal.open() == []
 
 
@@ -209,7 +209,7 @@ def test_dry_run_needs_quota_for_all_vms(
     )
     assert caught.value.why.splitlines() == [why, f"there is room for {room} of 4"]
     assert dry_run(context, specs[:room], ZONES[:2]).candidates.zones == ZONES[:2]
-    assert "instances.insert" not in emulator.counted()
+    assert "instances.insert" not in emulator.call_ids()
 
 
 def test_dry_run_needs_preemptible_quota_for_all_spot_vms(
@@ -287,7 +287,7 @@ def test_dry_run_needs_quota_for_vms_to_be_started(
         dry_run(context, [make_spec(name="new")], ZONES[:2], starting=[stopped]).candidates.zones
         == ZONES[:2]
     )
-    assert emulator.counted().count("regions.get") + emulator.counted().count("regions.list") == 1
+    assert emulator.call_ids().count("regions.get") + emulator.call_ids().count("regions.list") == 1
     with pytest.raises(QuotaRefused) as caught:
         dry_run(
             context,
@@ -330,7 +330,7 @@ def test_second_create_changes_nothing_with_one_request(
     emulator.calls.clear()
     again = create_vm(context, make_spec(), ("europe-west4-a",))
     assert (again.changed, again.vm) == (False, first.vm)
-    assert emulator.counted() == ["instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList"]
 
 
 def test_create_starts_a_stopped_vm(
@@ -405,7 +405,7 @@ def test_create_stops_at_a_vm_of_another_owner(
     with pytest.raises(CloudRefused, match="has another owner"):
         create_vm(context, make_spec(), ZONES)
     assert zones_of(emulator) == ["us-central1-a"]
-    assert "instances.delete" not in emulator.counted()
+    assert "instances.delete" not in emulator.call_ids()
     assert [entry.state for entry in journal.open()] == [MADE]
 
 
@@ -452,7 +452,7 @@ def test_create_looks_up_unlisted_vm_before_making_another(
     )
     again = create_vm(context, make_spec(), ("us-east1-c",))
     assert (again.changed, again.vm) == (False, ours.vm)
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_invalid_spec_sends_no_insert(
 ) -> None:
     with pytest.raises(SettingsError):
         create_vm(context, make_spec(**changed), zones)
-    assert "instances.insert" not in emulator.counted()
+    assert "instances.insert" not in emulator.call_ids()
 
 
 # --- from zone to zone ----------------------------------------------------------------------------
@@ -513,7 +513,7 @@ def test_global_quota_refusal_stops_the_search(
     emulator.faults.add(quota(metric="GPUS_ALL_REGIONS"))
     with pytest.raises(QuotaRefused, match="GPUS_ALL_REGIONS"):
         create_vm(context, make_spec(), ZONES)
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
 
 
 def test_missing_permission_stops_the_search(
@@ -524,14 +524,14 @@ def test_missing_permission_stops_the_search(
     )
     with pytest.raises(CloudAuthError):
         create_vm(context, make_spec(), ZONES)
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
 
 
 def test_zone_without_the_gpu_gets_no_insert(
     emulator: ComputeEmulator, context: CloudContext, make_spec: MakeSpec
 ) -> None:
     made = create_vm(context, make_spec(), ("us-west1-c", "us-central1-a"))
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
     assert [(attempt.zone, attempt.result) for attempt in made.tried] == [
         ("us-west1-c", "not offered"),
         ("us-central1-a", "created"),
@@ -632,7 +632,7 @@ def test_create_fails_when_no_zone_offers_the_gpu(
         "us-nowhere1  not offered\n  there is no such zone or region"
     )
     assert caught.value.fix == "invoke vm.offers --gpu nvidia-tesla-t4"
-    assert "instances.insert" not in emulator.counted()
+    assert "instances.insert" not in emulator.call_ids()
 
 
 def test_create_refuses_namesake_of_the_same_user_only(
@@ -647,7 +647,7 @@ def test_create_refuses_namesake_of_the_same_user_only(
             context, make_spec(labels={"provision-owner": "ann-ba9876543210"}), ("us-central1-b",)
         )
     assert (caught.value.exit_code, caught.value.where) == (5, "us-central1-a/dev")
-    assert emulator.counted() == ["instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList"]
     assert create_vm(
         context, make_spec(labels={"provision-owner": "bob-ba9876543210"}), ("us-central1-b",)
     ).changed
@@ -705,7 +705,7 @@ def test_failed_clean_up_stops_the_search(
     assert caught.value.exit_code == 6
     assert caught.value.where == "us-central1-a/dev"
     assert caught.value.fix == "gcloud compute instances delete dev --zone us-central1-a"
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
     assert [(entry.state, entry.zone) for entry in journal.open()] == [
         (LEFT_BEHIND, "us-central1-a")
     ]
@@ -762,7 +762,7 @@ def test_insert_with_lost_replies_is_found_by_its_request_id(
     made = create_vm(context, make_spec(), ZONES)
     assert (made.changed, made.vm.zone, made.vm.status) == (True, "us-central1-a", "RUNNING")
     assert [entry.state for entry in journal.entries()] == [MADE]
-    assert emulator.counted().count("instances.insert") == 6
+    assert emulator.call_ids().count("instances.insert") == 6
 
 
 def test_operations_are_all_listed_when_the_filter_is_refused(
@@ -774,7 +774,7 @@ def test_operations_are_all_listed_when_the_filter_is_refused(
     )
     made = create_vm(context, make_spec(), ZONES)
     assert (made.vm.zone, made.tried) == ("us-central1-a", (Attempt("us-central1-a", "created"),))
-    assert emulator.counted().count("zoneOperations.list") == 2
+    assert emulator.call_ids().count("zoneOperations.list") == 2
 
 
 def test_lost_reply_does_not_hide_the_refusal(
@@ -920,4 +920,4 @@ def test_zone_that_does_not_take_the_shape_gets_no_insert(
     spec = make_spec(gpu="p100", gpu_count=4, machine_type="n1-standard-96")
     with pytest.raises(NoCapacity, match="64 vCPUs"):
         create_vm(context, spec, ("us-east1-c", "europe-west1-d"))
-    assert "instances.insert" not in emulator.counted()
+    assert "instances.insert" not in emulator.call_ids()

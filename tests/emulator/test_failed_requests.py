@@ -216,7 +216,7 @@ def test_fault_matrix_covers_every_call_of_create_and_delete(
         run.emulator.faults.add(stock_out(ZONES[0], leaves_vm=True), lost)
         assert run.run("create") is None
         assert run.run("delete") is None
-        assert set(run.emulator.counted()) == set(CALLS)
+        assert set(run.emulator.call_ids()) == set(CALLS)
 
 
 def test_reliability_page_has_the_counted_figures() -> None:

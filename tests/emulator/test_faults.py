@@ -351,7 +351,7 @@ def test_control_api_sets_time_quotas_metadata_and_events(
     door(emulator, "POST", "metadata", {"enable-oslogin": "TRUE"})
     assert emulator.project_metadata == {"enable-oslogin": "TRUE"}
     calls = door(emulator, "GET", "calls").json()["calls"]
-    assert [call["api"] for call in calls] == emulator.counted()
+    assert [call["api"] for call in calls] == emulator.call_ids()
 
 
 @pytest.mark.parametrize(

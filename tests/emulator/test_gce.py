@@ -69,7 +69,7 @@ def test_create_sends_four_requests_and_one_more_for_a_family(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     create(cloud, make_spec())
-    assert emulator.counted() == [
+    assert emulator.call_ids() == [
         "images.getFromFamily",
         "instances.insert",
         "zoneOperations.wait",
@@ -77,7 +77,7 @@ def test_create_sends_four_requests_and_one_more_for_a_family(
     ]
     emulator.calls.clear()
     create(cloud, make_spec(name="other"))
-    assert emulator.counted() == ["instances.insert", "zoneOperations.wait", "instances.get"]
+    assert emulator.call_ids() == ["instances.insert", "zoneOperations.wait", "instances.get"]
 
 
 def test_clock_difference_is_read_from_replies(
@@ -91,7 +91,7 @@ def test_clock_difference_is_read_from_replies(
     clock.sleep(3600)
     emulator.calls.clear()
     read = [cloud.get("dev", ZONE), *cloud.list({})]
-    assert emulator.counted() == ["instances.get", "instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.get", "instances.aggregatedList"]
     for vm in read:
         assert vm is not None
         assert vm.ahead_s == pytest.approx(clock.now() - time.time(), abs=5)
@@ -104,7 +104,7 @@ def test_clock_difference_is_read_from_replies(
 
 def test_delete_of_missing_vm_returns_false(emulator: ComputeEmulator, cloud: GceCloud) -> None:
     assert not cloud.delete("dev", ZONE, request_id=str(uuid4()))
-    assert emulator.counted() == ["instances.delete"]
+    assert emulator.call_ids() == ["instances.delete"]
 
 
 def test_stop_and_start(cloud: GceCloud, make_spec: MakeSpec, hosts: NullBackend) -> None:
@@ -128,7 +128,7 @@ def test_list_returns_all_pages(
     emulator.calls.clear()
     vms = cloud.list({})
     assert [vm.name for vm in vms] == ["dev-2", "dev-0", "dev-1"]
-    assert emulator.counted() == ["instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList"]
 
 
 # --- what is sent ---------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_invalid_shape_sends_no_request(
 ) -> None:
     with pytest.raises(SettingsError, match="too small"):
         create(cloud, make_spec(disk_gb=49))
-    assert emulator.counted() == []
+    assert emulator.call_ids() == []
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_deprecated_image_works_by_name(
     emulator: ComputeEmulator, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     assert create(cloud, make_spec(image="cos-125-19216-651-2")).image == "cos-125-19216-651-2"
-    assert "images.getFromFamily" not in emulator.counted()
+    assert "images.getFromFamily" not in emulator.call_ids()
 
 
 @pytest.mark.parametrize("family", ["cos-117-lts", "cos-300-lts"])
@@ -248,7 +248,7 @@ def test_operations_are_polled_at_the_given_endpoint(
 ) -> None:
     """`InstancesClient.insert()` would poll compute.googleapis.com, which a test may not reach."""
     create(cloud, make_spec())
-    assert "zoneOperations.wait" in emulator.counted()
+    assert "zoneOperations.wait" in emulator.call_ids()
 
 
 def test_operation_error_without_http_code_is_raised(
@@ -326,7 +326,7 @@ def test_reads_and_waits_are_retried(
         )
     )
     assert create(cloud, make_spec()).status == "RUNNING"
-    assert emulator.counted().count(api) == 3
+    assert emulator.call_ids().count(api) == 3
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"message": "hello"}'])
@@ -356,7 +356,7 @@ def test_lasting_error_is_raised_after_the_last_attempt(
         create(cloud, make_spec())
     cloud.close()
     assert caught.value.why == "backendError: Backend Error"
-    assert emulator.counted().count("instances.insert") == 4
+    assert emulator.call_ids().count("instances.insert") == 4
     assert len(slept) == 3
     assert sorted(slept) == slept
 
@@ -369,7 +369,7 @@ def test_permanent_error_is_not_retried(
     )
     with pytest.raises(CloudAuthError, match="permission"):
         create(cloud, make_spec())
-    assert emulator.counted().count("instances.insert") == 1
+    assert emulator.call_ids().count("instances.insert") == 1
 
 
 def test_closed_port_raises_cloud_error(clock: SimulatedClock) -> None:
@@ -409,7 +409,7 @@ def test_slow_operation_is_waited_for(clock: SimulatedClock, make_spec: MakeSpec
         assert create(cloud, make_spec()).status == "RUNNING"
         cloud.close()
         assert 300 <= clock.now() - began < 301
-        assert emulator.counted().count("zoneOperations.wait") == 3
+        assert emulator.call_ids().count("zoneOperations.wait") == 3
 
 
 def test_endless_operation_times_out(
@@ -559,7 +559,7 @@ def test_labels_changed_meanwhile_are_read_again(
     )
     after = cloud.set_labels("dev", ZONE, {"team": "ml"}, request_id=str(uuid4()))
     assert after.labels["team"] == "ml"
-    assert emulator.counted() == [
+    assert emulator.call_ids() == [
         "instances.get", "instances.setLabels", "instances.get", "instances.setLabels",
         "zoneOperations.wait", "instances.get",
     ]  # fmt: skip

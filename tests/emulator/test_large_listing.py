@@ -39,7 +39,7 @@ def test_listing_500_vms_costs_one_request(
     multiply(emulator, 500, ZONES)
     emulator.calls.clear()
     done = vm_list(project)
-    assert emulator.counted() == ["instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList"]
     assert len({vm["name"] for vm in done.document["vms"]}) == 500
     assert len(done.text.splitlines()) == 501
     assert all(
@@ -48,7 +48,7 @@ def test_listing_500_vms_costs_one_request(
 
     emulator.calls.clear()
     bill = vm_cost(project).document
-    assert emulator.counted() == ["instances.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList"]
     assert bill["total"]["usd_per_hour"] == pytest.approx(
         sum(vm["usd_per_hour"] for vm in bill["vms"]), abs=0.1
     )

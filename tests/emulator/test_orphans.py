@@ -359,7 +359,7 @@ def test_idle_delete_uses_the_clouds_clock_without_a_request(
     assert abs(clock.now() - time.time()) > 7 * DAY_S
     emulator.calls.clear()
     assert [name for _, name, _ in orphans_of(stopped)] == ["asks"]
-    assert emulator.counted() == ["instances.aggregatedList", "disks.aggregatedList"]
+    assert emulator.call_ids() == ["instances.aggregatedList", "disks.aggregatedList"]
     assert stopped.cloud.current_time().timestamp() == pytest.approx(clock.now(), abs=5)
     monkeypatch.setattr(
         GceCloud, "current_time", lambda self: datetime.fromtimestamp(clock.now() - 2 * DAY_S, UTC)
@@ -372,10 +372,12 @@ def test_idle_delete_deletes_nothing_without_the_clouds_clock(
     stopped: CloudContext, monkeypatch: pytest.MonkeyPatch, date: str | None
 ) -> None:
     cloud = GceCloud("demo", cast("GceCloud", stopped.cloud).endpoint)
-    heard = cloud.client._note_clock
+    original = cloud.client._note_clock
     headers = {} if date is None else {"Date": date}
     monkeypatch.setattr(
-        cloud.client, "_note_clock", lambda reply, **words: heard(SimpleNamespace(headers=headers))
+        cloud.client,
+        "_note_clock",
+        lambda reply, **words: original(SimpleNamespace(headers=headers)),
     )
     report = report_of(replace(stopped, cloud=cloud))
     assert (report.orphans, [error.exit_code for error in report.errors]) == ((), [5])
@@ -408,7 +410,7 @@ def delete(context: CloudContext) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "said"),
+    ("meanwhile", "output"),
     [
         (
             start,
@@ -431,13 +433,13 @@ def test_stopped_vm_is_looked_up_again_before_deletion(
     emulator: ComputeEmulator,
     notes: list[str],
     meanwhile: Callable[[CloudContext], None],
-    said: str,
+    output: str,
 ) -> None:
     (orphan,) = report_of(stopped).orphans
     meanwhile(stopped)
     emulator.calls.clear()
     assert not remove_orphan(stopped, orphan)
-    assert (emulator.counted(), notes) == (["instances.get"], [said])
+    assert (emulator.call_ids(), notes) == (["instances.get"], [output])
     assert [(entry.name, entry.state) for entry in stopped.journal.open()] == [
         ("asks", MADE),
         ("silent", MADE),

@@ -23,7 +23,7 @@ def test_key_is_imported_for_the_credentials_account(
     emulator: ComputeEmulator, cloud: GceCloud
 ) -> None:
     assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
-    assert emulator.counted() == ["userinfo", "oslogin.users.importSshPublicKey"]
+    assert emulator.call_ids() == ["userinfo", "oslogin.users.importSshPublicKey"]
     assert emulator.logins.keys == (("me_example_com", KEY),)
     assert emulator.calls[-1].query["projectId"] == "demo"
 
@@ -47,7 +47,7 @@ def test_existing_key_gets_the_new_expiry(emulator: ComputeEmulator, cloud: GceC
     login = cloud.add_login_key(KEY, ENDS_S)
     emulator.calls.clear()
     assert cloud.add_login_key(KEY, ENDS_S + 60) == replace(login, expires_s=ENDS_S + 60)
-    assert emulator.counted() == [
+    assert emulator.call_ids() == [
         "userinfo",
         "oslogin.users.importSshPublicKey",
         "oslogin.users.sshPublicKeys.patch",
@@ -74,7 +74,7 @@ def test_service_account_email_sends_no_request(emulator: ComputeEmulator, cloud
         service_account_email="ci@demo.iam.gserviceaccount.com"
     )
     assert fetch_account(cloud.client) == "ci@demo.iam.gserviceaccount.com"
-    assert emulator.counted() == []
+    assert emulator.call_ids() == []
     assert username("ci@demo.iam.gserviceaccount.com").startswith("sa_")
 
 
@@ -109,7 +109,7 @@ def test_temporary_os_login_errors_are_retried(emulator: ComputeEmulator, cloud:
     emulator.faults.add(http_error(503, "backendError", "try again", call="oslogin.*", times=2))
     emulator.faults.add(Fault(kind=FaultKind.RESET_BEFORE, call="userinfo", times=1))
     assert cloud.add_login_key(KEY, ENDS_S).user == "me_example_com"
-    assert emulator.counted().count("oslogin.users.importSshPublicKey") == 3
+    assert emulator.call_ids().count("oslogin.users.importSshPublicKey") == 3
 
 
 def test_project_metadata_is_fetched(emulator: ComputeEmulator, cloud: GceCloud) -> None:

@@ -197,21 +197,22 @@ def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
     A server takes 48 clients, from CUDA 13.1 on 60. Their shares are small, so memory suffices.
     """
     machine.configure(mps={"thread_percentage": 12})
-    told = enabled(machine)["client_limit"]
+    reported = enabled(machine)["client_limit"]
     run = machine.start(
         "dev.exec", "--clients", "64", "--json", "--", "python3", "client.py", "hold", "25"
     )
     try:
         machine.eventually(
-            lambda: len(machine.ok("mps.status")["clients"]) == told, f"{told} clients are attached"
+            lambda: len(machine.ok("mps.status")["clients"]) == reported,
+            f"{reported} clients are attached",
         )
         code, found = checks(machine)
     finally:
         out, err = run.communicate(timeout=120)
     statuses = [each["status"] for each in json.loads(out)["clients"]]
     ran, refused = statuses.count(0), [line for line in err.splitlines() if "error 808" in line]
-    FIGURES["limit"] = {"ran": ran, "told": told}
-    assert (len(statuses), ran) == (64, told), out + err
+    FIGURES["limit"] = {"ran": ran, "told": reported}
+    assert (len(statuses), ran) == (64, reported), out + err
     assert statuses.count(40) == len(refused) == 64 - ran, out + err
     assert explanations_of(machine, "\n".join(refused)) == ["808"]
     assert (code, found["clients"]["status"]) == (2, "warn"), found["clients"]
@@ -313,7 +314,7 @@ def test_doctor_reports_daemon_without_server_on_path(machine: Machine) -> None:
         timeout=60
     )
     code, found = checks(machine)
-    told = json.dumps([check for check in found.values() if check["status"] == "fail"])
+    reported = json.dumps([check for check in found.values() if check["status"] == "fail"])
     assert code == 2
     machine.inside(
         (
@@ -322,7 +323,7 @@ def test_doctor_reports_daemon_without_server_on_path(machine: Machine) -> None:
         ),
         status=None,
     )
-    assert "PATH" in told, told
+    assert "PATH" in reported, reported
 
 
 @pytest.mark.usefixtures("restored_mps")

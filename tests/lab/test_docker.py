@@ -46,8 +46,10 @@ class _Docker:
 
 
 def test_lab_has_its_own_docker_engine(docker: _Docker) -> None:
-    said = docker("info --format '{{.DockerRootDir}} {{.Name}} {{.DefaultRuntime}}'").stdout.split()
-    assert said == ["/var/lib/docker", "lab", "clipped"]
+    output = docker(
+        "info --format '{{.DockerRootDir}} {{.Name}} {{.DefaultRuntime}}'"
+    ).stdout.split()
+    assert output == ["/var/lib/docker", "lab", "clipped"]
 
 
 def test_legacy_builder_builds_images(docker: _Docker, lab: Lab) -> None:
@@ -76,17 +78,17 @@ def test_container_has_given_devices(docker: _Docker, lab: Lab) -> None:
 
 
 def test_missing_device_prints_diagnosed_message(docker: _Docker) -> None:
-    said = docker.run("--device /dev/nvidia9", "true", check=False)
+    output = docker.run("--device /dev/nvidia9", "true", check=False)
     assert (
-        said.returncode == 127
+        output.returncode == 127
     )  # Docker's client makes it so, because the text contains "no such file"
-    assert "error gathering device information" in said.stderr
+    assert "error gathering device information" in output.stderr
 
 
 def test_privileged_init_and_ulimit_flags_work(docker: _Docker) -> None:
     flags = "--privileged --init --ulimit nofile=16384:16384 --shm-size 1g"
-    said = docker.run(flags, "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1")
-    comm, limit, shm = said.stdout.splitlines()
+    output = docker.run(flags, "cat /proc/1/comm; ulimit -Hn; df -k /dev/shm | tail -1")
+    comm, limit, shm = output.stdout.splitlines()
     assert comm == "docker-init"
     assert limit == "16384"
     assert shm.split()[1] == str(1024 * 1024)

@@ -52,9 +52,9 @@ def test_programs_do_not_run_from_noexec_folder(ssh: Ssh, folder: str) -> None:
 
 @pytest.mark.parametrize("folder", READ_ONLY)
 def test_root_cannot_write_to_read_only_folder(ssh: Ssh, folder: str) -> None:
-    said = ssh(f"sudo touch {folder}/probe")
-    assert said.status != 0
-    assert "Read-only file system" in said.err
+    output = ssh(f"sudo touch {folder}/probe")
+    assert output.status != 0
+    assert "Read-only file system" in output.err
 
 
 def test_shell_runs_script_from_noexec_folder(ssh: Ssh) -> None:

@@ -137,11 +137,11 @@ class Pair:
         line = "R=${PROVISION_MOCK_ROOT-}; export R; " + command.replace(BASE, self.base)
         return self.plain(self.mock(line)), self.plain(self.real(line))
 
-    def plain(self, said: CommandOutput) -> CommandOutput:
+    def plain(self, output: CommandOutput) -> CommandOutput:
         """The output without identifiers, the mock's root and bash's own messages."""
         out, err = (
             re.sub(r"\b[0-9a-f]{12,64}\b", "ID", text.replace(self.root, ""))
-            for text in (said.out, said.err)
+            for text in (output.out, output.err)
         )
         err = re.sub(r"(?m)^bash: line \d+: ", "bash: ", err)
         err = re.sub(
@@ -149,7 +149,7 @@ class Pair:
         )  # docker's client, now and then
         for pattern, plain in VERSIONS:
             err = re.sub(pattern, plain, err)
-        return CommandOutput(said.status, out, err)
+        return CommandOutput(output.status, out, err)
 
 
 @pytest.fixture(scope="module")

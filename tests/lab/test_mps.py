@@ -55,23 +55,23 @@ def sessions(lab: Lab, image: BaseImage, tmp_path: Path) -> Iterator[Any]:
     }
     folder = tmp_path / "project"
     folder.mkdir()
-    said = bytearray()
+    output = bytearray()
 
     def project(**mps: Any) -> Project:
         worker = {"python": image.python, "processes": 2, **mps.pop("worker", {})}
         data = {"name": "lab", "hosts": {"lab": entry}, "worker": worker, "mps": mps}
         settings = Settings.from_levels([Level("test", data)])
-        said.clear()
+        output.clear()
         return Project(
             settings,
             tmp_path / "state",
             folder,
-            stdout=said.extend,
-            stderr=said.extend,
+            stdout=output.extend,
+            stderr=output.extend,
             environ=dict(os.environ),
         )
 
-    project.said = said  # type: ignore[attr-defined]
+    project.output = output  # type: ignore[attr-defined]
     yield project
     assert mps_disable(project(), HERE, force=True).exit_code == 0
     assert dev_down(project(), HERE).exit_code == 0
@@ -93,18 +93,18 @@ def test_both_topologies_are_proven_and_attach_several_programs(sessions: Any, l
 
     done = dev_exec(sessions(), HERE, ["printenv", "OMP_NUM_THREADS"], count=3)
     assert (done.exit_code, [each["status"] for each in done.document["clients"]]) == (0, [0, 0, 0])
-    assert b"[1] " in sessions.said
-    assert WITHOUT not in sessions.said
+    assert b"[1] " in sessions.output
+    assert WITHOUT not in sessions.output
     done = dev_exec(
         sessions(),
         HERE,
         ["sh", "-c", "head -c 16000000 /dev/zero | tr '\\0' x | fold -w 79"],
         count=1,
     )
-    assert (done.exit_code, sessions.said.count(b"x")) == (0, 16_000_000)
+    assert (done.exit_code, sessions.output.count(b"x")) == (0, 16_000_000)
     lab.exec_inside("docker", "restart", "--time", "1", "worker")
     assert dev_exec(sessions(), HERE, ["true"]).exit_code == 0
-    assert WITHOUT in sessions.said, "the daemon ended with the container"
+    assert WITHOUT in sessions.output, "the daemon ended with the container"
 
     apart = {"topology": "containers", "thread_percentage": 50}
     report = _well(mps_enable(sessions(**apart), HERE))
@@ -116,7 +116,7 @@ def test_both_topologies_are_proven_and_attach_several_programs(sessions: Any, l
     assert found.exit_code == 0, found.document
     assert sorted(found.document["proof"]) == ["worker", "worker-2"]
     assert all(
-        said.startswith("attached: process ") for said in found.document["proof"].values()
+        output.startswith("attached: process ") for output in found.document["proof"].values()
     ), found.document["proof"]
     assert found.document["thread_percentage"] == 50.0
     assert _well(mps_enable(sessions(**apart), HERE))["round_trips"] == 1

@@ -54,11 +54,11 @@ def test_missing_gpu_is_reported_and_stops_the_run(bare: Lab, tmp_path: Path) ->
 
 
 def test_installer_refuses_without_gpu(bare: Lab) -> None:
-    said = bare.exec_inside(
+    output = bare.exec_inside(
         "cos-extensions", "install", "gpu", "--", "-version=default", check=False
     )
-    assert said.returncode == 1
-    assert "failed to get GPU type information" in said.stderr
+    assert output.returncode == 1
+    assert "failed to get GPU type information" in output.stderr
     assert (
         bare.exec_inside("sh", "-c", "ls /dev/nvidia* /sys/module/nvidia", check=False).stdout == ""
     )

@@ -181,11 +181,11 @@ class TestWorker:
         assert "/usr/local/nvidia/lib64" in ssh(f"{inside} 'echo $LD_LIBRARY_PATH'").out
 
     def test_workspace_files_are_executable(self, ssh: Ssh, settings: Settings) -> None:
-        said = ssh(
+        output = ssh(
             f"sudo docker exec -i {settings.worker.name} sh -c 'cat >it && chmod 755 "
             "it && ./it' <<'END'\n#!/bin/sh\necho executed\nEND\n"
         )
-        assert said.out == "executed\n"
+        assert output.out == "executed\n"
 
     def test_only_changed_settings_recreate_container(
         self,

@@ -24,10 +24,10 @@ def test_login_user_has_guest_agent_groups(ssh: Ssh) -> None:
 
 def test_sudo_needs_no_password_and_resets_environment(ssh: Ssh) -> None:
     assert ssh("sudo -n id -u").out == "0\n"
-    said = ssh(
+    output = ssh(
         "MARK=1 sudo -n sh -c 'echo $HOME ${MARK-unset} $SUDO_USER; command -v cos-extensions'"
     )
-    assert said.out.splitlines() == ["/root unset dev", "/usr/local/bin/cos-extensions"]
+    assert output.out.splitlines() == ["/root unset dev", "/usr/local/bin/cos-extensions"]
 
 
 def test_sudo_passes_arguments_status_and_input(ssh: Ssh) -> None:
@@ -37,7 +37,7 @@ def test_sudo_passes_arguments_status_and_input(ssh: Ssh) -> None:
 
 
 def test_other_users_cannot_become_root(lab: Lab) -> None:
-    said = lab.exec_inside(
+    output = lab.exec_inside(
         "setpriv",
         "--reuid",
         "65534",
@@ -50,8 +50,8 @@ def test_other_users_cannot_become_root(lab: Lab) -> None:
         "-u",
         check=False,
     )
-    assert said.returncode != 0
-    assert "0" not in said.stdout.split()
+    assert output.returncode != 0
+    assert "0" not in output.stdout.split()
 
 
 def test_root_cannot_log_in(lab: Lab, tmp_path: Path) -> None:

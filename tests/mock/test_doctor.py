@@ -224,7 +224,7 @@ def test_local_checks_run_without_credentials(
     )
     assert "us-docker.pkg.dev" in check_of(done, "registries")["what"]
     assert found["gcloud"] in {"ok", "fail"}
-    assert emulated.emulator.counted() == []
+    assert emulated.emulator.call_ids() == []
 
 
 def test_unknown_price_is_reported_as_unknown(emulated: EmulatedProject) -> None:

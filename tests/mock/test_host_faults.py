@@ -165,9 +165,9 @@ def test_driver_label_is_resolved_once(host: MockHost) -> None:
     events: list[Event] = []
     host.run("sudo rm -f $PROVISION_MOCK_ROOT/sys/module/nvidia/version")
     run(host, recipe(host, driver="latest"), events)
-    said = "\n".join(event.text for event in events if isinstance(event, OutputLine))
-    assert "Getting the latest" not in said
-    assert not said or version in said
+    printed = "\n".join(event.text for event in events if isinstance(event, OutputLine))
+    assert "Getting the latest" not in printed
+    assert not printed or version in printed
 
 
 def test_host_without_gpu_fails_the_driver_resource() -> None:

@@ -206,7 +206,7 @@ def test_parallel_starts_start_once(stopped: Workspace) -> None:
         (0, False),
         (0, True),
     ]
-    assert stopped.cloud.emulator.counted().count("instances.start") == 2
+    assert stopped.cloud.emulator.call_ids().count("instances.start") == 2
 
 
 def test_failed_deletion_is_reported(stopped: Workspace) -> None:
@@ -236,7 +236,7 @@ def test_parallel_deletions_delete_once(stopped: Workspace) -> None:
         run.join(60)
     assert sorted(len(end.document["deleted"]) for end in ends) == [0, 1]
     assert [end.exit_code for end in ends] == [0, 0]
-    assert stopped.cloud.emulator.counted().count("instances.delete") == 1
+    assert stopped.cloud.emulator.call_ids().count("instances.delete") == 1
     assert "dev in us-central1-a is gone already: nothing was deleted" in stopped.notes
     assert stopped.project.journal.open() == []
 
@@ -279,9 +279,9 @@ def test_unlisted_resources_are_reported_at_the_end(stopped: Workspace) -> None:
         "us-central1-b/lost",
     ]
     assert done.text == "deleted the stopped VM dev (us-central1-a)"
-    told = [(error.where, error.what) for error in done.errors]
+    reported = [(error.where, error.what) for error in done.errors]
     unlooked = "a VM may be left behind and may bill: it could not be looked at"
-    assert told == [
+    assert reported == [
         (MOCK_PROJECT, "the disks could not be listed"),
         ("us-central1-b/lost", unlooked),
     ]
@@ -307,7 +307,9 @@ def test_list_and_cost_print_overdue_vms(
     workspace.events.clear()
     vm_list(workspace.project)
     (note,) = [note for note in workspace.notes if "idle_delete" in note]
-    assert note == "to be deleted: dev (stopped for 8d, idle_delete is 7d); `invoke vm.gc` does"
+    assert note == (
+        "overdue for deletion: dev (stopped for 8d, idle_delete is 7d); delete with `invoke vm.gc`"
+    )
     workspace.project.connect_cloud().set_labels(
         "dev", ZONE, {LABEL: "7-days"}, request_id=new_request_id()
     )

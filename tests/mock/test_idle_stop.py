@@ -81,8 +81,8 @@ def test_unreadable_gpu_keeps_vm_running_and_is_logged_to_console(idle: Workspac
     run_idle_check(host, 160 + LIMIT_S)
     assert not (host.state / "poweroff").exists()
     assert idle.listed() == [("dev", "RUNNING")]
-    said = "provision: the GPU cannot be read (nvidia-smi ended with 15): it counts as used"
-    assert eventually(lambda: vm_serial(idle.project, "dev").text.count(said) == 1)
+    printed = "provision: the GPU cannot be read (nvidia-smi ended with 15): it counts as used"
+    assert eventually(lambda: vm_serial(idle.project, "dev").text.count(printed) == 1)
 
 
 def test_idle_stop_is_removed_when_the_setting_is_removed(idle: Workspace) -> None:

@@ -102,7 +102,7 @@ def test_inventory_sends_one_request(workspace: Workspace) -> None:
     (workspace.project.home / "mock").mkdir()
     workspace.cloud.emulator.calls.clear()
     names(workspace, "state=running")
-    assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
+    assert workspace.cloud.emulator.call_ids() == ["instances.aggregatedList"]
 
 
 def test_tasks_send_a_request_for_filters_alone(workspace: Workspace) -> None:
@@ -112,12 +112,12 @@ def test_tasks_send_a_request_for_filters_alone(workspace: Workspace) -> None:
     workspace.cloud.emulator.calls.clear()
     done = vm_provision(workspace.project, Targets(limit="state=running,gpu=l4", check=True))
     assert list(done.document["hosts"]) == ["dev"]
-    assert workspace.cloud.emulator.counted() == ["instances.aggregatedList"]
+    assert workspace.cloud.emulator.call_ids() == ["instances.aggregatedList"]
     workspace.cloud.emulator.calls.clear()
     assert list(
         vm_provision(workspace.project, Targets(limit="d*,!desk", check=True)).document["hosts"]
     ) == ["dev"]
-    assert workspace.cloud.emulator.counted() == []
+    assert workspace.cloud.emulator.call_ids() == []
     with pytest.raises(UsageError, match="selects no host"):
         vm_provision(workspace.project, Targets(limit="state=terminated"))
 
@@ -247,8 +247,8 @@ def test_ansible_document_has_connection_variables(workspace: Workspace) -> None
     (workspace.project.home / "mock").mkdir()
     with_desk(workspace)
     vm = workspace.project.connect_cloud().list({})[0]
-    told = ansible(workspace)
-    assert list(told) == [
+    reported = ansible(workspace)
+    assert list(reported) == [
         "_meta",
         "all",
         "gpu_nvidia_l4",
@@ -256,7 +256,7 @@ def test_ansible_document_has_connection_variables(workspace: Workspace) -> None
         "state_static",
         "zone_us_central1_a",
     ]
-    assert told["all"] == {
+    assert reported["all"] == {
         "children": [
             "ungrouped",
             "gpu_nvidia_l4",
@@ -265,8 +265,8 @@ def test_ansible_document_has_connection_variables(workspace: Workspace) -> None
             "zone_us_central1_a",
         ]
     }
-    assert told["state_running"] == {"hosts": ["dev"]}
-    dev, desk = told["_meta"]["hostvars"]["dev"], told["_meta"]["hostvars"]["desk"]
+    assert reported["state_running"] == {"hosts": ["dev"]}
+    dev, desk = reported["_meta"]["hostvars"]["dev"], reported["_meta"]["hostvars"]["desk"]
     assert (dev["ansible_host"], dev["ansible_user"]) == ("127.0.0.1", "provision")
     assert dev["ansible_port"] == workspace.cloud.ssh_ports["dev"]
     assert dev["ansible_ssh_private_key_file"] == str(workspace.project.home / "key")
@@ -315,16 +315,20 @@ def test_ssh_connects_with_ansible_variables(
         json.dumps({"compute_endpoint": workspace.cloud.endpoint})
     )
     workspace.create()
-    told = ansible(workspace)["_meta"]["hostvars"]["dev"]
+    reported = ansible(workspace)["_meta"]["hostvars"]["dev"]
     words = [
         "-o",
-        f"Port={told['ansible_port']}",
+        f"Port={reported['ansible_port']}",
         "-o",
-        f'IdentityFile="{told["ansible_ssh_private_key_file"]}"',
+        f'IdentityFile="{reported["ansible_ssh_private_key_file"]}"',
     ]
-    words += ["-o", f"User={told['ansible_user']}", *shlex.split(told["ansible_ssh_common_args"])]
+    words += [
+        "-o",
+        f"User={reported['ansible_user']}",
+        *shlex.split(reported["ansible_ssh_common_args"]),
+    ]
     done = subprocess.run(
-        ["ssh", "-F", "none", *words, told["ansible_host"], "hostname"],
+        ["ssh", "-F", "none", *words, reported["ansible_host"], "hostname"],
         capture_output=True,
         text=True,
         check=False,

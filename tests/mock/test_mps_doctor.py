@@ -97,8 +97,8 @@ def test_listed_process_of_type_c_is_reported(enabled: Box) -> None:
             iter(nvidia_smi.read_process_types(enabled.mock.run(f"sudo sh -c '{smi}'").output))
         )
         assert "attachment" in checks_of(enabled.run_doctor(), "ok")
-        told = enabled.mock.faults.folder.parent / "cuda" / str(client)
-        told.write_text(told.read_text().replace("M+C", "C"))
+        reported = enabled.mock.faults.folder.parent / "cuda" / str(client)
+        reported.write_text(reported.read_text().replace("M+C", "C"))
         assert (
             checks_of(enabled.run_doctor(), "warn")["attachment"]["what"]
             == f"nvidia-smi gives process {client} the type C"
@@ -126,7 +126,7 @@ def test_log_lines_before_many_questions_are_still_read(enabled: Box) -> None:
 
 
 def test_doctor_lists_settings_that_are_not_in_force(enabled: Box) -> None:
-    def told(box: Box) -> dict[str, Any]:
+    def reported(box: Box) -> dict[str, Any]:
         done = box.run_doctor()
         assert (done.exit_code, list(checks_of(done, "warn"))) == (1, ["daemon"]), done.text
         return checks_of(done, "warn")["daemon"]
@@ -145,15 +145,15 @@ def test_doctor_lists_settings_that_are_not_in_force(enabled: Box) -> None:
         "mps.thread_percentage 100, not 25; mps.memory_limit none, not 2G; mps.cpus "
         "[-,0-9]+, not 0; mps.gpu all, not 0"
     )
-    assert re.fullmatch(f"mps.exclusive no, not yes; {others}", told(other)["why"])
+    assert re.fullmatch(f"mps.exclusive no, not yes; {others}", reported(other)["why"])
     other.enable()
     assert other.run_doctor().exit_code == 0
     others = (
         "mps.thread_percentage 25, not 100; mps.memory_limit 2G, not none; mps.cpus 0, not "
         "all; mps.gpu GPU-"
     )
-    assert told(enabled)["why"].startswith(f"mps.exclusive yes, not no; {others}")
-    assert told(enabled)["fix"].startswith("invoke mps.enable")
+    assert reported(enabled)["why"].startswith(f"mps.exclusive yes, not no; {others}")
+    assert reported(enabled)["fix"].startswith("invoke mps.enable")
 
 
 LOADS_JAX = """
@@ -219,8 +219,8 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
         done = mps_doctor(shared.project, HERE)
         assert (done.exit_code, checks_of(done, "warn")) == (0, {}), done.text
         assert checks_of(done, "ok")["control-log"]["what"] == "nothing unusual"
-        told = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
-        assert "Starting control daemon" in told, "any container has the logs"
+        reported = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
+        assert "Starting control daemon" in reported, "any container has the logs"
 
         shared.inside(
             (
@@ -278,10 +278,10 @@ def test_driver_libraries_precede_those_of_the_image(tmp_path: Path) -> None:
         built = mock.run(f"docker build -t {ref} ~/context")
         assert built.status == 0, built.output
         with running_worker(mock, tmp_path, image=ref):
-            said = mock.run(
+            printed = mock.run(
                 "sudo docker exec worker sh -c 'echo $LD_LIBRARY_PATH; echo $PATH'"
             ).output
-    libraries, path = (line.split(":") for line in said.splitlines())
+    libraries, path = (line.split(":") for line in printed.splitlines())
     assert libraries[:2] == ["/usr/local/nvidia/lib64", "/usr/local/cuda/compat/lib"]
     assert [path[0].endswith("/usr/local/nvidia/bin"), path[1].endswith("/opt/own/bin")] == [
         True,

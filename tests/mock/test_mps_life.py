@@ -159,11 +159,11 @@ def test_enable_refuses_unknown_gpu_and_cpus(gpu: Shared) -> None:
         refused = gpu.first_error(mps_enable(gpu.project, HERE))
         assert refused["what"] == "the CPUs of mps.cpus do not exist"
         assert gpu.status().document["server"] == server, "the daemon that works goes on"
-    told = gpu.inside(
+    reported = gpu.inside(
         f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}"
     )
     assert (
-        told.split()[-1]
+        reported.split()[-1]
         == gpu.host.run("grep Cpus_allowed_list /proc/self/status").output.split()[-1]
     )
 
@@ -212,11 +212,13 @@ def test_enable_reports_programs_outside_mps(gpu: Shared) -> None:
     with gpu.program() as early:  # no daemon yet: it runs without MPS and reports no error
         report = gpu.enable()
         assert report["round_trips"] == 2
-        told = next(
+        reported = next(
             result["note"] for result in report["results"] if result["resource"] == "outside"
         )
-        assert told.startswith(f"uses the GPU outside MPS until it is started again: {early.pid} ")
-        assert told.endswith(" (worker)")
+        assert reported.startswith(
+            f"uses the GPU outside MPS until it is started again: {early.pid} "
+        )
+        assert reported.endswith(" (worker)")
         with gpu.program() as late:
             assert gpu.status().exit_code == 0
             done = gpu.status(strict=True)
@@ -537,7 +539,9 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
     )
     found = gpu.status(strict=True)
     assert found.exit_code == 0
-    assert [said.split(":")[0] for said in found.document["proof"].values()] == ["attached"] * 3
+    assert [printed.split(":")[0] for printed in found.document["proof"].values()] == [
+        "attached"
+    ] * 3
     with gpu.program("worker-2") as one, gpu.program("worker-3") as two:
         clients = gpu.status().document["clients"]
         assert sorted((each["pid"], each["container"]) for each in clients) == sorted(
@@ -599,13 +603,13 @@ def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
 
 @pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("connection", 4)])
 def test_interrupted_enable_restores_compute_mode(gpu: Shared, how: str, code: int) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def cut(event: Event) -> None:
         if isinstance(event, Note):
-            told.append(event.text)
-        if isinstance(event, ResourceStarted) and event.resource == "mps" and not told:
-            told.append(" ".join(_mode(gpu)))
+            reported.append(event.text)
+        if isinstance(event, ResourceStarted) and event.resource == "mps" and not reported:
+            reported.append(" ".join(_mode(gpu)))
             if how == "ctrl-c":
                 os.kill(os.getpid(), signal.SIGINT)
             else:
@@ -613,7 +617,7 @@ def test_interrupted_enable_restores_compute_mode(gpu: Shared, how: str, code: i
 
     gpu.set(exclusive=True)
     done = mps_enable(replace(gpu.project, emit=cut), HERE)
-    assert (done.exit_code, told) == (
+    assert (done.exit_code, reported) == (
         code,
         ["Exclusive_Process", "the compute mode of the GPU is as it was found"],
     )
@@ -643,7 +647,7 @@ def test_boot_with_failing_daemon_restores_compute_mode(gpu: Shared, fault: str 
 
 
 def test_dev_up_with_failing_daemon_restores_compute_mode(gpu: Shared) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     gpu.set(exclusive=True)
     gpu.enable()
     gpu.host.run("docker rm -f worker")
@@ -652,14 +656,17 @@ def test_dev_up_with_failing_daemon_restores_compute_mode(gpu: Shared) -> None:
         done = dev_up(
             replace(
                 gpu.project,
-                emit=lambda event: told.append(event.text) if isinstance(event, Note) else None,
+                emit=lambda event: reported.append(event.text) if isinstance(event, Note) else None,
             ),
             HERE,
         )
         assert gpu.first_error(done)
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
-    assert (_mode(gpu), told) == ({"Default"}, ["the compute mode of the GPU is as it was found"])
+    assert (_mode(gpu), reported) == (
+        {"Default"},
+        ["the compute mode of the GPU is as it was found"],
+    )
     gpu.enable()
     assert _mode(gpu) == {"Exclusive_Process"}
 

@@ -132,16 +132,16 @@ def test_screen_is_restored_and_keys_are_not_echoed(tmp_path: Path) -> None:
         [sys.executable, "-c", SHOW], stdin=terminal, stdout=terminal, stderr=terminal, env=env
     )
     os.close(terminal)
-    said = b""
-    while b"terminal" not in said:
-        said += os.read(controller, 4096)
+    output = b""
+    while b"terminal" not in output:
+        output += os.read(controller, 4096)
     os.write(controller, b"zq")
-    while b"after" not in said:
-        said += os.read(controller, 4096)
+    while b"after" not in output:
+        output += os.read(controller, 4096)
     assert process.wait(20) == 0
     os.close(controller)
-    assert b"\x1b[?1049h" in said
-    assert said.index(b"\x1b[?1049l") < said.index(b"after")
-    assert b"\x1b[31m" not in said
-    assert b"zq" not in said
-    assert (b"\xe2\x80\xa6 7 more lines" in said, b"last" in said) == (True, False)
+    assert b"\x1b[?1049h" in output
+    assert output.index(b"\x1b[?1049l") < output.index(b"after")
+    assert b"\x1b[31m" not in output
+    assert b"zq" not in output
+    assert (b"\xe2\x80\xa6 7 more lines" in output, b"last" in output) == (True, False)

@@ -62,7 +62,7 @@ def test_auto_without_project_metadata_puts_key_into_metadata(workspace: Workspa
         "FALSE",
         True,
     )
-    assert not any(api.startswith("oslogin") for api in workspace.cloud.emulator.counted())
+    assert not any(api.startswith("oslogin") for api in workspace.cloud.emulator.call_ids())
 
 
 def test_on_enables_os_login(workspace: Workspace) -> None:
@@ -181,10 +181,10 @@ def test_task_renews_key_in_its_last_week_and_after(
 ) -> None:
     forever.cloud.emulator.calls.clear()
     assert provision_exit_code(forever) == 0
-    assert forever.cloud.emulator.counted() == []
+    assert forever.cloud.emulator.call_ids() == []
     advance_clocks(forever, monkeypatch, days)
     assert provision_exit_code(forever) == 0
-    assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.counted()
+    assert "oslogin.users.sshPublicKeys.patch" in forever.cloud.emulator.call_ids()
     imported = login.recorded_login(forever.project)
     assert imported is not None
     assert imported.expires_s == int(login.now()) + 30 * DAY_S

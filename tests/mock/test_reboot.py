@@ -162,7 +162,7 @@ def test_starting_unit_is_activating(cos: MockHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         ("echo not cloud-config\n", "does not start with #cloud-config"),
         ("#cloud-config\nruncmd: {a: b}\n", "runcmd: expected a list, not dict"),
@@ -186,11 +186,11 @@ def test_starting_unit_is_activating(cos: MockHost) -> None:
     ],
 )
 def test_invalid_user_data_is_logged_to_console_and_host_boots(
-    cos: MockHost, text: str, said: str
+    cos: MockHost, text: str, printed: str
 ) -> None:
     cos.put_user_data(text)
     cos.reboot()
-    assert said in cos.console
+    assert printed in cos.console
     assert cos.run("true").status == 0
 
 

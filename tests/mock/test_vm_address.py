@@ -74,7 +74,7 @@ def test_moved_vm_is_reached_at_new_address(workspace: Workspace) -> None:
     assert record(workspace).address == address
     workspace.cloud.emulator.calls.clear()
     assert vm_provision(workspace.project, CHECK).exit_code == 0
-    assert workspace.cloud.emulator.counted() == []
+    assert workspace.cloud.emulator.call_ids() == []
 
 
 def test_deleted_vm_is_reported_as_gone(workspace: Workspace) -> None:

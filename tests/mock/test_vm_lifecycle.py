@@ -65,7 +65,7 @@ def statuses(done: TaskResult, name: str = "dev") -> dict[str, str]:
 
 
 def calls(workspace: Workspace) -> list[str]:
-    found = workspace.cloud.emulator.counted()
+    found = workspace.cloud.emulator.call_ids()
     workspace.cloud.emulator.calls.clear()
     return found
 
@@ -324,7 +324,7 @@ def test_label_sets_and_removes_labels(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "reason"),
     [
         ("", "no label was given"),
         ("Team=ml", "'Team=ml' is not a label"),
@@ -335,9 +335,9 @@ def test_label_sets_and_removes_labels(workspace: Workspace) -> None:
     ],
 )
 def test_label_refuses_invalid_and_reserved_labels(
-    workspace: Workspace, labels: str, said: str
+    workspace: Workspace, labels: str, reason: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=reason):
         vm_label(workspace.project, labels, "dev")
 
 
@@ -539,7 +539,7 @@ def test_extend_of_running_vm_needs_restart(workspace: Workspace) -> None:
         vm_extend(workspace.project, "2h", "dev")
     assert caught.value.exit_code == EXIT_CLOUD
     assert caught.value.fix.startswith("invoke vm.extend 2h --name dev --restart")
-    assert workspace.cloud.emulator.counted().count("instances.setScheduling") == 1
+    assert workspace.cloud.emulator.call_ids().count("instances.setScheduling") == 1
     assert workspace.listed() == [("dev", "RUNNING")]
 
     done = vm_extend(workspace.project, "2h", "dev", restart=True, limits=QUICK)

@@ -86,14 +86,16 @@ def test_pinned_host_is_known_on_any_port_of_ssh_config(
         config.write_text(f"{fragment(workspace)}\nHost *\n    Port {where.port}\n")
         done = ssh(config, "desk", "hostname")
         assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr
-        told = json.loads(inventory_ansible(workspace.project).text)["_meta"]["hostvars"]["desk"]
-        assert "ansible_port" not in told
+        reported = json.loads(inventory_ansible(workspace.project).text)["_meta"]["hostvars"][
+            "desk"
+        ]
+        assert "ansible_port" not in reported
         words = ["-o", f"Port={where.port}", "-o", f"User={where.user}", "-i", str(where.identity)]
         done = ssh(
             Path("none"),
             *words,
-            *shlex.split(told["ansible_ssh_common_args"]),
-            told["ansible_host"],
+            *shlex.split(reported["ansible_ssh_common_args"]),
+            reported["ansible_host"],
             "hostname",
         )
         assert (done.returncode, done.stdout) == (0, "desk\n"), done.stderr

@@ -40,15 +40,15 @@ def test_user_data_restores_foreign_host_after_reboot(workspace: Workspace, cos:
     )
     first = vm_provision(workspace.project, BOX)
     assert first.exit_code == 0
-    said = remark(first)
-    assert said.startswith(
+    printed = remark(first)
+    assert printed.startswith(
         "nothing brings this host back after a reboot: "
         "invoke vm.user-data > user-data && gcloud compute instances "
     )
-    assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in said
+    assert "add-metadata mock --zone mock --metadata-from-file user-data=user-data" in printed
     cos.reboot()
     assert vm_provision(workspace.project, Targets(host="box", check=True)).exit_code == 3, (
-        "as it said"
+        "as the task printed"
     )
 
     text = vm_user_data(workspace.project).document["user_data"]

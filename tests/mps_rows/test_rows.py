@@ -169,8 +169,8 @@ def marked(row: Mapping[str, Any]) -> Any:
 @pytest.mark.timeout(LONGEST_S)
 @pytest.mark.parametrize("row", [marked(row) for row in ROWS])
 def test_mock_behaves_as_recorded(mock: Place, row: Mapping[str, Any]) -> None:
-    said = mock(row["source"])
-    assert re.fullmatch(row["output"], said), said
+    printed = mock(row["source"])
+    assert re.fullmatch(row["output"], printed), printed
 
 
 @pytest.mark.gpu
@@ -184,8 +184,8 @@ def test_real_mps_behaves_as_recorded(real: Place, row: Mapping[str, Any]) -> No
         pytest.skip(f"seen on driver {row['driver']}, this is {branch}")
     if not re.search(row.get("only", ""), gpu_name()):
         pytest.skip(f"seen on {row['only']} alone, this is {gpu_name()}")
-    said = real(row["source"])
-    assert re.fullmatch(row["output"], said), said
+    printed = real(row["source"])
+    assert re.fullmatch(row["output"], printed), printed
 
 
 def test_facts_and_rows_match() -> None:

@@ -77,7 +77,7 @@ def project(
     )
 
 
-def said(data: bytearray, number: int) -> list[bytes]:
+def output(data: bytearray, number: int) -> list[bytes]:
     front = f"[{number}] ".encode()
     return [line.removeprefix(front) for line in bytes(data).split(b"\n") if line.startswith(front)]
 
@@ -92,8 +92,8 @@ def test_long_and_binary_lines_are_not_split(
     mine = bytes(byte for byte in range(256) if byte not in b"\r\n")
     whole = [b"%d " % number + mine * 400 for number in range(30)]
     for number in range(1, 5):
-        assert said(out, number) == [*whole, mine]
-        first, *lines, progress, last = said(err, number)
+        assert output(out, number) == [*whole, mine]
+        first, *lines, progress, last = output(err, number)
         assert (first[:7], lines, progress, last[:11]) == (
             b"starts ",
             whole,

@@ -41,7 +41,7 @@ class Idle:
     scratch: Scratch
     uptime_s: int = 1000
     processes: int = 0
-    said: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -124,11 +124,11 @@ class Idle:
             ASKED=str(asked),
         )
         assert (done.returncode, done.stderr) == (0, b"")
-        self.said = done.stdout.decode().splitlines()
+        self.output = done.stdout.decode().splitlines()
         if not asked.exists():
             return "on"
         assert asked.read_text() == "poweroff\n"
-        return "off: " + self.said.pop()
+        return "off: " + self.output.pop()
 
 
 @pytest.fixture
@@ -194,33 +194,33 @@ def test_unreadable_gpu_counts_as_use(
     idle: Idle, percents: str, apps: str, status: int, why: str
 ) -> None:
     idle.after(0)
-    assert idle.said == []
+    assert idle.output == []
     idle.gpu(percents, apps, status=status)
-    assert (idle.after(LIMIT_S), idle.said) == ("on", [UNREAD.format(why)])
+    assert (idle.after(LIMIT_S), idle.output) == ("on", [UNREAD.format(why)])
     idle.gpu("0")
-    assert (idle.after(MINUTE), idle.said) == ("on", ["provision: the GPU can be read again"])
+    assert (idle.after(MINUTE), idle.output) == ("on", ["provision: the GPU can be read again"])
     assert idle.after(LIMIT_S - 2 * MINUTE) == "on"
     assert idle.after(MINUTE).startswith("off"), "it was used until it could be read"
-    assert idle.said == []
+    assert idle.output == []
 
 
 def test_busy_gpu_beside_unreadable_one_is_not_reported_as_unreadable(idle: Idle) -> None:
     idle.gpu("[Unknown Error]\n7")
-    assert (idle.after(0), idle.said) == ("on", [])
+    assert (idle.after(0), idle.output) == ("on", [])
 
 
 def test_unreadable_gpu_is_reported_once_an_hour(idle: Idle) -> None:
     idle.gpu("", status=15)
-    said = []
+    output = []
     for _ in range(5):
         assert idle.after(30 * MINUTE) == "on"
-        said.append(len(idle.said))
-    assert said == [1, 0, 1, 0, 1]
+        output.append(len(idle.output))
+    assert output == [1, 0, 1, 0, 1]
 
 
 def test_missing_nvidia_smi_with_loaded_driver_counts_as_use(idle: Idle) -> None:
     (idle.root / "var/lib/nvidia/bin/nvidia-smi").unlink()
-    assert (idle.after(0), idle.said) == ("on", [UNREAD.format("nvidia-smi ended with 127")])
+    assert (idle.after(0), idle.output) == ("on", [UNREAD.format("nvidia-smi ended with 127")])
 
 
 @pytest.mark.slow
@@ -240,12 +240,12 @@ def test_hanging_nvidia_smi_counts_as_use(idle: Idle, way: str) -> None:
     started = time.monotonic()
     assert idle.after(LIMIT_S) == "on"
     assert time.monotonic() - started < 10
-    (said,) = idle.said
-    assert said.startswith("provision: the GPU cannot be read (nvidia-smi ended with 1"), said
+    (output,) = idle.output
+    assert output.startswith("provision: the GPU cannot be read (nvidia-smi ended with 1"), output
     if way == "cannot be killed":
         idle.says_otherwise("sleep 30 >/dev/null; ", "timeout -k 1 1 ")
     idle.gpu("0")
-    assert (idle.after(LIMIT_S - MINUTE), idle.said) == (
+    assert (idle.after(LIMIT_S - MINUTE), idle.output) == (
         "on",
         ["provision: the GPU can be read again"],
     )

@@ -56,7 +56,7 @@ def test_connection_cut_at_any_byte_is_unreachable_or_done(
     assert time.monotonic() - started < 10
 
 
-def test_output_before_cut_is_delivered(
+def test_output_before_connection_loss_is_delivered(
     sshd: Fixture, network: Network, collected: Fixture
 ) -> None:
     relay = network.relay(("127.0.0.1", sshd.port))

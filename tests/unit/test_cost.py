@@ -87,23 +87,25 @@ def test_running_time_uses_the_clouds_clock(ahead_s: float) -> None:
         started=(cloud - timedelta(hours=3)).isoformat(),
         ttl_s=8 * 3600,
     )
-    told = replace(vm, ahead_s=ahead_s)
-    assert (ran_s(told), cost_usd(told, PRICES), ttl_left_s(told)) == (
+    reported = replace(vm, ahead_s=ahead_s)
+    assert (ran_s(reported), cost_usd(reported, PRICES), ttl_left_s(reported)) == (
         3 * 3600,
         3 * 1.0 + 10 * 0.2,
         5 * 3600,
     )
-    assert ttl_left_s(replace(told, stops_at=(cloud + timedelta(hours=6)).isoformat())) == 6 * 3600
-    assert vm_document(told, PRICES)["age_s"] == 10 * 3600
+    assert (
+        ttl_left_s(replace(reported, stops_at=(cloud + timedelta(hours=6)).isoformat())) == 6 * 3600
+    )
+    assert vm_document(reported, PRICES)["age_s"] == 10 * 3600
     late = replace(
-        told,
+        reported,
         status="TERMINATED",
         stopped=(cloud - timedelta(hours=1)).isoformat(),
         labels={"provision-idle-delete": "1h"},
     )
     assert overdue_vms([late]) == [(late, "stopped for 1h, idle_delete is 1h")]
     assert unlabelled_idle_vms([replace(late, labels={})], 3600) == [replace(late, labels={})]
-    assert vm == told, "the clock offset does not distinguish two VMs"
+    assert vm == reported, "the clock offset does not distinguish two VMs"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ ANYWHERE = "0.0.0.0/0"
 
 
 def firewall_check(rules: Iterable[Rule], network: str, source: str, project: str) -> Check:
-    """Return whether TCP port 22 is open from the range `source` to a VM without tags.
+    """Return the check whether TCP port 22 is open from the range `source` to a VM without tags.
 
     The first rule by priority that covers the whole range decides; without one the port is closed
     (implied rule). A rule that allows a part of the range is a warning, since the caller's address

@@ -30,7 +30,7 @@ def milestone(image: str) -> int | None:
 
 
 def image_check(resource: Mapping[str, Any], shape: Shape) -> Check:
-    """Return whether the image can be used, and supports the shape's GPU."""
+    """Return the check whether the image can be used and supports the shape's GPU."""
     name = str(resource["name"])
     state = str(resource.get("deprecated", {}).get("state", "ACTIVE"))
     if state in _RETIRED:

@@ -11,7 +11,7 @@ from provision.report.checks import Check, Verdict
 
 
 def service_account_check(project: Mapping[str, Any]) -> Check:
-    """Return whether the project has its default service account, which VMs run as."""
+    """Return the check whether the project has its default service account, which VMs run as."""
     name = str(project.get("defaultServiceAccount", ""))
     if name:
         return Check("service-account", Verdict.OK, f"VMs run as {name}")

@@ -91,7 +91,7 @@ class CloudChecks:
             yield Check(name, Verdict.UNKNOWN, f"not checked: {why}")
 
     def _project_check(self, client: ComputeClient) -> Check:
-        """Whether the project can be read, with the Compute Engine API enabled."""
+        """The check whether the project can be read, with the Compute Engine API enabled."""
         name = client.project
         try:
             self.description = client.read(
@@ -113,7 +113,7 @@ class CloudChecks:
         return [os_login_check(self.description, self.project.settings.os_login)]
 
     def _zone_checks(self, client: ComputeClient) -> list[Check]:
-        """Whether zones of the settings have the machine and the GPU; sets `zones`."""
+        """The check whether zones of the settings have the machine and the GPU; sets `zones`."""
         shape, settings = Shape.of(self.spec), self.project.settings
         with_machine = [
             each.zone for each in queries.list_machine_types(client, [self.spec.machine_type])

@@ -30,7 +30,7 @@ def _existing_parent(path: Path) -> Path:
 
 
 def key_checks(project: Project) -> list[Check]:
-    """Return whether the private key is readable by this user alone."""
+    """Return the check whether the private key is readable by this user alone."""
     path = project.key_path
     if not path.exists():
         return [Check("key", Verdict.OK, "the first VM creates the project's key pair")]
@@ -43,7 +43,7 @@ def key_checks(project: Project) -> list[Check]:
 
 
 def tool_checks(project: Project) -> list[Check]:
-    """Return whether the programs that tasks call on this machine are installed."""
+    """Return the checks whether the programs that tasks call on this machine are installed."""
     missing = [name for name in ("ssh", "git") if not _is_installed(project, name)]
     if not missing:
         tools = Check("tools", Verdict.OK, "ssh and git are installed")
@@ -78,7 +78,7 @@ def _is_installed(project: Project, name: str) -> bool:
 
 
 def unfinished_vm_checks(project: Project) -> list[Check]:
-    """Return whether the journal has VMs that an earlier run did not finish."""
+    """Return the check whether the journal has VMs that an earlier run did not finish."""
     lines = unfinished_vm_lines(project)
     if not lines:
         return [Check("left-behind", Verdict.OK, "no earlier run left anything in doubt")]

@@ -14,7 +14,7 @@ from provision.report.checks import Check, Verdict
 
 
 def settings_checks(project: Project) -> list[Check]:
-    """Return what the settings ask for, with warnings for what is unusual.
+    """Return a check that describes the VM of the settings, and warnings for unusual settings.
 
     Invalid settings end the task before any check.
     """
@@ -42,7 +42,7 @@ def _dataflow_checks(project: Project, spec: VmSpec) -> list[Check]:
 
 
 def driver_checks(project: Project) -> list[Check]:
-    """Return whether the driver of the settings supports the GPU; nothing without a GPU."""
+    """Return the check whether the configured driver supports the GPU; none without a GPU."""
     settings = project.settings
     if settings.gpu is None:
         return []

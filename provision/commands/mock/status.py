@@ -9,7 +9,7 @@ from provision.project.project import Project
 
 
 def mock_status(project: Project) -> TaskResult:
-    """Whether the mock runs, where, and its hosts; the exit status is 0 in both cases."""
+    """Report whether the mock runs, its endpoint and its hosts; the exit status is always 0."""
     from provision.testing import background
 
     state_dir = project.mock.folder

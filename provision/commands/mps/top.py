@@ -59,7 +59,7 @@ class StatusStream:
         self._buffer = b""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes of the output. Raises `ProbeUnreadable` for a malformed status."""
+        """Process bytes of the output. Raises `ProbeUnreadable` for a malformed status."""
         *complete, self._buffer = (self._buffer + data).split(self._end)
         for output in complete:
             self.queue.put(read_status(output.decode("utf-8", "replace")))

@@ -36,7 +36,7 @@ from provision.project.owned_vms import list_vms_from_cloud
 from provision.project.project import Project
 from provision.project.records import VmRecords, key_alias
 from provision.report.table import format_table, span_or_dash
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 Confirm = Callable[[str], bool]
 _NOUNS = {VM: "VM", STOPPED: "stopped VM", DISK: "disk", KEY: "key"}
@@ -270,7 +270,7 @@ def _result(
 
 def _counts(orphans: Sequence[Orphan]) -> str:
     counts = [(sum(one.kind == kind for one in orphans), noun) for kind, noun in _NOUNS.items()]
-    return " and ".join(counted(count, noun) for count, noun in counts if count)
+    return " and ".join(count_phrase(count, noun) for count, noun in counts if count)
 
 
 def _table(orphans: Sequence[Orphan]) -> str:

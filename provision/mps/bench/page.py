@@ -78,11 +78,11 @@ def report_page(
 def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
     """What limits the figures: an interrupted run, few rounds, other users of the GPU."""
     if not document.get("complete", True):
-        yield f"This is a part: {document['why']}"
+        yield f"Incomplete: {document['why']}"
     if document.get("few_rounds"):
         yield document["few_rounds"]
     for entry in document.get("disturbed") or ():
-        yield f"Not alone: after round {entry['round']} the GPU was used by {entry['by']}"
+        yield f"GPU shared: after round {entry['round']} the GPU was used by {entry['by']}"
 
 
 def _figure(svg: str) -> str:

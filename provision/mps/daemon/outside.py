@@ -9,7 +9,7 @@ from provision.core.model import Facts, State
 from provision.core.resource import Resource
 from provision.core.shell import Script
 from provision.mps.status.status import read_status, status_script
-from provision.report.text import counted
+from provision.report.text import count_phrase
 from provision.resources.driver import DRIVER_DIR
 
 _MAX_LISTED = 4
@@ -49,7 +49,7 @@ class MpsOutside(Resource):
         if not status.daemon:
             return {"outside": ""}
         programs = [str(user) for user in status.outside]
-        head = f"{counted(len(programs), 'program')}: " if len(programs) > 1 else ""
+        head = f"{count_phrase(len(programs), 'program')}: " if len(programs) > 1 else ""
         more = f"; {len(programs) - _MAX_LISTED} more" if len(programs) > _MAX_LISTED else ""
         return {"outside": f"{head}{'; '.join(programs[:_MAX_LISTED])}{more}"}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from provision.mps.doctor.evidence import Evidence
 from provision.mps.doctor.finding import Finding, fail, ok, unknown, warn
 from provision.mps.plan.gpu_limits import SPARE_CLIENTS, client_limit
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 _LIMITING = {
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "it lowers what the server grants",
@@ -32,7 +32,7 @@ def environment(evidence: Evidence) -> Finding:
         return problem
     if not processes:
         return ok("nothing unusual")
-    return ok(f"{counted(len(processes), 'process runs', 'processes run')} CUDA, all in order")
+    return ok(f"{count_phrase(len(processes), 'process runs', 'processes run')} CUDA, all in order")
 
 
 def _other_pipe(name: str, variables: Mapping[str, str], pipe: str) -> Finding | None:
@@ -94,7 +94,7 @@ def _outside(evidence: Evidence) -> Finding | None:
         return None
     pronoun = "it" if len(outside) == 1 else "them"
     return fail(
-        f"{counted(len(outside), 'process uses', 'processes use')} the GPU outside MPS",
+        f"{count_phrase(len(outside), 'process uses', 'processes use')} the GPU outside MPS",
         "; ".join(map(str, outside[:_MAX_LISTED])),
         f"start {pronoun} again, now that the daemon answers",
     )

@@ -8,7 +8,7 @@ from provision.core.parsing import parse_int
 from provision.mps.doctor.evidence import Evidence
 from provision.mps.doctor.finding import Finding, fail, ok, unknown, warn
 from provision.mps.plan.advice import DEFAULT_SHM_MIB
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 MIN_FILES = 16_384
 MIN_PIDS = 1024
@@ -64,7 +64,7 @@ def _not_running(evidence: Evidence) -> Finding | None:
         running = total - len(missing)
         verb = "runs" if running == 1 else "run"
         return fail(
-            f"{running} of {counted(total, 'worker container')} {verb}",
+            f"{running} of {count_phrase(total, 'worker container')} {verb}",
             f"not running: {', '.join(missing)}",
             "invoke dev.up",
         )
@@ -206,20 +206,20 @@ def cpus(evidence: Evidence) -> Finding:
         return unknown("the number of cores is not known")
     if workers > cores:
         return warn(
-            f"{workers} workers on {counted(cores, 'core')}",
+            f"{workers} workers on {count_phrase(cores, 'core')}",
             "they slow one another down before they reach the GPU",
-            f"run {counted(cores, 'worker')} or fewer",
+            f"run {count_phrase(cores, 'worker')} or fewer",
         )
     threads = _thread_count(evidence, cores)
     if workers > 1 and threads > cores:
         return warn(
-            f"more threads than the {counted(cores, 'core')}",
+            f"more threads than the {count_phrase(cores, 'core')}",
             f"{workers} workers with {threads} OpenMP threads together: this was up to 64 times"
             " slower",
             f"OMP_NUM_THREADS={max(1, cores // workers)}, and MKL_NUM_THREADS and"
             " OPENBLAS_NUM_THREADS alike, in worker.env",
         )
-    return ok(f"{counted(cores, 'core')}, load {evidence.value('load') or 'not known'}")
+    return ok(f"{count_phrase(cores, 'core')}, load {evidence.value('load') or 'not known'}")
 
 
 def _thread_count(evidence: Evidence, cores: int) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from provision.mps.doctor.evidence import Evidence, MpsProcess
 from provision.mps.doctor.finding import Finding, fail, ok, warn
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 _RESTART = "invoke mps.disable, then invoke mps.enable"
 
 
 def daemon(evidence: Evidence) -> Finding:
-    """It answers a question, and its plan is that of the settings.
+    """The daemon answers, and its plan is that of the settings.
 
     Exit statuses and socket files prove nothing.
     """
@@ -114,7 +114,7 @@ def control_log(evidence: Evidence) -> Finding:
     if log.fatal:
         return fail(
             "a server met a fatal exception",
-            f"{counted(log.fatal, 'time')}, and no server became ready since",
+            f"{count_phrase(log.fatal, 'time')}, and no server became ready since",
             "look at checks 4 and 5; then invoke vm.provision and invoke dev.up",
         )
     if log.refused_uids:
@@ -127,7 +127,7 @@ def control_log(evidence: Evidence) -> Finding:
 
 
 def server(evidence: Evidence) -> Finding:
-    """It is ACTIVE, and no user waits for it: a server serves one user at a time."""
+    """The server is ACTIVE, and no user waits for it: a server serves one user at a time."""
     state, uid = evidence.status.server_state, evidence.status.server_uid
     if state == "FAULT":
         return fail(

@@ -19,7 +19,7 @@ _RESTART = "invoke mps.disable, then invoke mps.enable"
 
 
 def pipe_directory(evidence: Evidence) -> Finding:
-    """It is set, absolute, short enough for a socket, local, and open to every user."""
+    """The pipe directory is set, absolute, short enough, local, and open to every user."""
     path, file_system = evidence.value("pipe"), evidence.value("pipe_type")
     if not path:
         return fail(
@@ -53,7 +53,7 @@ def pipe_directory(evidence: Evidence) -> Finding:
 
 
 def log_directory(evidence: Evidence) -> Finding:
-    """It exists and is writable: otherwise there is no evidence of a failure."""
+    """The log directory exists and is writable; otherwise no failure leaves evidence."""
     path, runs = evidence.value("log"), evidence.status.daemon
     if not path:
         return warn(

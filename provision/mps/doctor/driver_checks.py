@@ -6,7 +6,7 @@ from provision.core.parsing import parse_version
 from provision.mps.doctor.evidence import Evidence
 from provision.mps.doctor.finding import Finding, fail, ok, unknown, warn
 from provision.mps.plan.gpu_limits import VOLTA, client_limit
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 OLDEST_DRIVER = 450
 """The oldest driver branch whose MPS users report on."""
@@ -113,7 +113,7 @@ def kernel_log(evidence: Evidence) -> Finding:
     if evidence.xids:
         last = evidence.xids[-1]
         return warn(
-            f"{counted(len(evidence.xids), 'Xid error')}, the last one {last.number}",
+            f"{count_phrase(len(evidence.xids), 'Xid error')}, the last one {last.number}",
             f"{last.device}: {last.text}"[:200],
             "restart the VM if CUDA still hangs with no daemon: invoke vm.reset",
         )

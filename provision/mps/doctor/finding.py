@@ -22,12 +22,12 @@ def ok(what: str) -> Finding:
 
 
 def warn(what: str, why: str, fix: str) -> Finding:
-    """It works, but may soon fail or is slow."""
+    """The finding for what works, but may soon fail or is slow."""
     return Finding(Verdict.WARN, what, why, fix)
 
 
 def fail(what: str, why: str, fix: str) -> Finding:
-    """It does not work."""
+    """The finding for what does not work."""
     return Finding(Verdict.FAIL, what, why, fix)
 
 

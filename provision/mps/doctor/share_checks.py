@@ -10,7 +10,7 @@ from provision.mps.doctor.evidence import CudaProcess, Evidence
 from provision.mps.doctor.finding import Finding, fail, ok, unknown, warn
 from provision.mps.plan.gpu_limits import LEAST_SMS, sms_at, sms_of
 from provision.mps.status.control_tool import read_memory_limit_mib
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 MIN_FREE_SHARE = 0.05
 """Share of the GPU's memory below which the next client finds none."""
@@ -41,7 +41,7 @@ class _Multiprocessors:
         if number is None:
             return ""
         if self.total is None:
-            return counted(number, "multiprocessor")
+            return count_phrase(number, "multiprocessor")
         return f"{number} of {self.total} multiprocessors"
 
 
@@ -163,7 +163,7 @@ def _limits_exceed_card(evidence: Evidence, total_mib: int) -> Finding | None:
     if limit_mib is None or limit_mib * number <= total_mib:
         return None
     return warn(
-        f"{counted(number, 'client')} may take {limit} each",
+        f"{count_phrase(number, 'client')} may take {limit} each",
         f"that is {limit_mib * number:,} MiB, and the card has {total_mib:,}: the last ones run out"
         " of memory",
         f"set provision.mps.memory_limit to what invoke mps.plan --clients={number} says",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from provision.mps.plan import memory
 from provision.mps.plan.gpu_limits import context_mib, is_before_volta
 from provision.mps.plan.model import Advice, HostFacts, Plan, Workload
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 BUSY = 0.8
 """SM activity of one process above which sharing gains next to nothing."""
@@ -84,7 +84,7 @@ def _client_shortages(host: HostFacts, workload: Workload, plan: Plan) -> Iterat
         text = f"{workload.clients} clients were asked for, {possible}: {plan.clients_reason}"
         yield Advice("warn", text)
     if plan.clients > host.vcpus:
-        vcpus = counted(host.vcpus, "vCPU")
+        vcpus = count_phrase(host.vcpus, "vCPU")
         text = (
             f"{plan.clients} processes on {vcpus} slow one another down before they reach the GPU"
         )

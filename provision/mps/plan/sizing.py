@@ -21,7 +21,7 @@ from provision.mps.plan.gpu_limits import (
     sms_at,
 )
 from provision.mps.plan.model import Bound, HostFacts, Plan, Workload
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 _LEAST_ACTIVITY = 0.001
 """The finest activity that is reported: nvidia-smi prints whole percents, their average is a little
@@ -79,7 +79,7 @@ def _client_bounds(host: HostFacts, workload: Workload, limit: int) -> list[Boun
     )
     if workload.clients is not None:
         return [Bound(max(1, workload.clients), "as asked"), server]
-    vcpus = counted(host.vcpus, "vCPU")
+    vcpus = count_phrase(host.vcpus, "vCPU")
     bounds = [Bound(max(1, host.vcpus), f"one for each of {vcpus}, as Dataflow does"), server]
     if activity := workload.sm_activity:
         reason = (
@@ -153,7 +153,7 @@ def _percentage_reason(host: HostFacts, workload: Workload, clients: int, percen
 
 def _speed_bounds(host: HostFacts, workload: Workload, clients: int) -> tuple[Bound, ...]:
     """Upper limits on the throughput, in multiples of one process alone. Each is at least 1."""
-    bounds = [Bound(float(clients), counted(clients, "process", "processes"))]
+    bounds = [Bound(float(clients), count_phrase(clients, "process", "processes"))]
     if activity := workload.sm_activity:
         share = min(1.0, max(_LEAST_ACTIVITY, activity))
         reason = f"one process keeps {activity:.0%} of the multiprocessors busy"
@@ -164,6 +164,6 @@ def _speed_bounds(host: HostFacts, workload: Workload, clients: int) -> tuple[Bo
         if workload.cores
         else "one core for each process"
     )
-    reason = f"{counted(host.vcpus, 'vCPU')}, {used}"
+    reason = f"{count_phrase(host.vcpus, 'vCPU')}, {used}"
     bounds.append(Bound(max(1.0, host.vcpus / cores), reason))
     return tuple(bounds)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from provision.mps.plan.measure import Measurement
 from provision.mps.plan.model import HostFacts, Plan, Workload
 from provision.report.checks import wrapped
-from provision.report.text import counted
+from provision.report.text import count_phrase
 
 _INDENT = 20
 _OMP_REASON = "a thread for each core in every process was up to 64 times slower"
@@ -63,7 +63,7 @@ def _host_rows(facts: HostFacts) -> list[tuple[str, str]]:
     return [
         ("GPU", gpu),
         ("memory", f"{_mib(facts.memory_total_mib)}, {_mib(facts.memory_free_mib)} free"),
-        ("machine", f"{counted(facts.vcpus, 'vCPU')}, /dev/shm {_mib(facts.shm_mib)}"),
+        ("machine", f"{count_phrase(facts.vcpus, 'vCPU')}, /dev/shm {_mib(facts.shm_mib)}"),
     ]
 
 

@@ -177,7 +177,7 @@ class Container(Resource):
         return {"running": True, "spec": self.spec(facts), **current}
 
     def ensure(self, facts: Facts) -> Script | None:
-        """Start it, or recreate it where its specification, image or driver is stale."""
+        """Start the container, or recreate it where its specification, image or driver is stale."""
         options = self.run_options(facts)
         body = script(HERE / "ensure.sh", uses=CREATE, argv=options)
         return body.with_bindings(self.ensure_bindings(facts))

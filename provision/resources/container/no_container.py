@@ -41,5 +41,5 @@ class NoContainer(Resource):
         return None
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Stop it, so that its programs may end, then remove it. The workspace volume is kept."""
+        """Stop the container, so that its programs can end, and remove it; keep the volume."""
         return script(_REMOVE, argv=self.volumes, name=self.container)

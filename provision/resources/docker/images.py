@@ -46,7 +46,7 @@ class PulledImage(Resource):
         return {"present": True}
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Pull it, with the login of `RegistryLogin`."""
+        """Pull the image, with the login of `RegistryLogin`."""
         return script(_PULL, config=DOCKER_CONFIG, ref=self.ref)
 
     def diagnose(self, output: str, actual: State | None) -> Diagnosis | None:  # noqa: ARG002
@@ -78,7 +78,7 @@ class BuiltImage(Resource):
         return {"context": self.digest}
 
     def ensure(self, facts: Facts) -> Script | None:  # noqa: ARG002
-        """Build it, and remove older builds that no container uses."""
+        """Build the image, and remove older builds that no container uses."""
         return script(
             HERE / "build.sh",
             config=DOCKER_CONFIG,

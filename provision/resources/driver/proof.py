@@ -23,7 +23,7 @@ class NvidiaSmi(Resource):
     directory: str = DRIVER_DIR.path
 
     def probe(self) -> Script:
-        """Run it; its exit status and its text are the state."""
+        """Run nvidia-smi; its exit status and its output are the state."""
         return script(_PROBE, dir=RemotePath(self.directory))
 
     def read(self, text: str) -> State | None:

@@ -30,7 +30,7 @@ class Capacity:
         self._rules[zone] = NEVER_S if after_s is None else float(after_s)
 
     def after_s(self, zone: str) -> float:
-        """Seconds that a request of now waits in a zone; infinite: for ever."""
+        """Seconds that a request made now waits in the zone; infinity without an end."""
         return next(
             (after_s for glob, after_s in reversed(self._rules.items()) if fnmatchcase(zone, glob)),
             0.0,

@@ -220,6 +220,6 @@ class ComputeEmulator:
         """All disks of a project, attached or not."""
         return [resource for _zone, resource in self._cloud.all("disks", project)]
 
-    def counted(self) -> list[str]:
+    def call_ids(self) -> list[str]:
         """The method ids of `calls`, in order."""
         return [call.api for call in self.calls]

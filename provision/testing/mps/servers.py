@@ -33,7 +33,7 @@ class Client:
 
     @property
     def command(self) -> str:
-        """Its command name, as `ps` shows it."""
+        """The command name of the client, as `ps` shows it."""
         try:
             with open(f"/proc/{self.pid}/comm") as file:  # noqa: PTH123 - starts faster
                 return file.read().strip()

@@ -45,13 +45,13 @@ class _User(Protocol):
 
 
 def _as_reply(work: Callable[P, T]) -> Callable[P, T | int]:
-    def answered(*args: P.args, **kwargs: P.kwargs) -> T | int:
+    def reply(*args: P.args, **kwargs: P.kwargs) -> T | int:
         try:
             return work(*args, **kwargs)
         except OSError as error:
             return paramiko.SFTPServer.convert_errno(error.errno or 0)
 
-    return answered
+    return reply
 
 
 class _Handle(paramiko.SFTPHandle):

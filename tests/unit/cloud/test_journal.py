@@ -71,14 +71,14 @@ def test_entry_is_open_from_intent_until_gone(journal: Journal) -> None:
     ],
 )
 def test_invalid_line_is_skipped_with_a_warning(path: Path, line: str) -> None:
-    said: list[str] = []
-    journal = Journal(path, "demo", now=lambda: NOW, warn=said.append)
+    output: list[str] = []
+    journal = Journal(path, "demo", now=lambda: NOW, warn=output.append)
     journal.intent(spec(), "z", "r1")
     with path.open("a") as file:
         file.write(f"{line}\n")
     journal.mark("r1", MADE)
     assert states(journal) == [("r1", MADE)]
-    assert said == [
+    assert output == [
         (
             f"{path}, line 2: not a whole entry of the journal, left out; "
             "a VM that it was about may bill: `gcloud compute instances list`"

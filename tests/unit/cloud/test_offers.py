@@ -148,11 +148,11 @@ def test_offer_shows_gpu_quota_unless_vcpus_are_short() -> None:
     found = list_offers(
         [T4], EVERYWHERE, [listed("n1-standard-8"), listed("n1-standard-96")], prices(), have
     )
-    told = {(offer.shape.machine_type, offer.shape.gpu_count): offer.quota for offer in found}
-    one = told["n1-standard-8", 1]
+    reported = {(offer.shape.machine_type, offer.shape.gpu_count): offer.quota for offer in found}
+    one = reported["n1-standard-8", 1]
     assert one is not None
     assert (one.metric, one.room) == ("GPUS_ALL_REGIONS", Room.OK)
-    large = told["n1-standard-96", 4]
+    large = reported["n1-standard-96", 4]
     assert large is not None
     assert large.room is Room.SHORT
 

@@ -156,7 +156,7 @@ def test_milestone_is_parsed_from_the_image_name(name: str, number: int | None) 
 
 
 @pytest.mark.parametrize(
-    ("image", "shape", "status", "told"),
+    ("image", "shape", "status", "reported"),
     [
         ({"name": "cos-125-19216-655-28"}, L4, Verdict.OK, "milestone 125"),
         (
@@ -184,10 +184,10 @@ def test_milestone_is_parsed_from_the_image_name(name: str, number: int | None) 
         ({"name": "cos-121-18867-584-23"}, H100, Verdict.OK, "milestone 121"),
     ],
 )
-def test_an_image(image: dict[str, Any], shape: Shape, status: Verdict, told: str) -> None:
+def test_an_image(image: dict[str, Any], shape: Shape, status: Verdict, reported: str) -> None:
     check = image_check(image, shape)
     assert (check.id, check.status) == ("image", status)
-    assert told in check.what
+    assert reported in check.what
     assert bool(check.fix) is (status is not Verdict.OK)
 
 

@@ -200,9 +200,7 @@ def test_interrupted_run_reports_figures_so_far(
     assert f"interrupted after 3 of 8 runs: {why}" in lines
     assert "wrote mps-bench/mps-bench-partial.json" in lines
     assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "nothing runs on"
-    assert (
-        f"This is a part: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
-    )
+    assert f"Incomplete: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
 
 
 def test_interrupted_run_keeps_files_of_complete_one(bench: Bench) -> None:

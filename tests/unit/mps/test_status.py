@@ -76,10 +76,10 @@ def test_status_text_removes_escape_sequences(tmp_path: Path) -> None:
         cpus="\x1b[1m0",
     )
     project = Project(Settings(), tmp_path, tmp_path)
-    told = status_text(project, found)
-    assert "\x1b" not in told
-    assert "      7  worker          5 MiB  python3 x.py\n" in f"{told}\n"
-    assert "      8  worker          5 MiB  second\n" in f"{told}\n"
+    reported = status_text(project, found)
+    assert "\x1b" not in reported
+    assert "      7  worker          5 MiB  python3 x.py\n" in f"{reported}\n"
+    assert "      8  worker          5 MiB  second\n" in f"{reported}\n"
     assert status_document(project, found)["clients"][0]["command"] == loud.command, (
         "--json has the command as it is"
     )
@@ -191,14 +191,14 @@ def test_truncated_text_raises_only_provision_errors(size: int, chosen: str) -> 
 
 
 def test_missing_lists_worker_containers_that_do_not_run() -> None:
-    said = (
+    output = (
         "container=true\nboxes=worker worker-2 worker-4 \nrunning=other worker-4 worker-2 "
         "worker \nworkers={}\n"
     )
-    assert read_status(said.format(4)).missing_workers == ("worker-3",)
-    assert read_status(said.format(2)).missing_workers == ()
-    assert read_status(said.format("")).missing_workers == ()
-    assert read_status(said.format(10**9)).missing_workers == (
+    assert read_status(output.format(4)).missing_workers == ("worker-3",)
+    assert read_status(output.format(2)).missing_workers == ()
+    assert read_status(output.format("")).missing_workers == ()
+    assert read_status(output.format(10**9)).missing_workers == (
         "worker-3",
         *(f"worker-{number}" for number in range(5, 1025)),
     )

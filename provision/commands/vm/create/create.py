@@ -144,7 +144,7 @@ def _provision(
     acts: Sequence[Result[VmSpec, Created]],
     waits: Sequence[Result[Vm, None]],
 ) -> TaskResult:
-    """Converge the VMs that answered, as a fleet, and return the result of all."""
+    """Converge the VMs that SSH reached, as a fleet, and return the result of all VMs."""
     with ExitStack() as stack:
         for act in reversed(waits):
             stack.enter_context(reporting_running_vm(project, act.item))
@@ -158,5 +158,5 @@ def _provision(
         else fleet_result(converged, acts, waits)
     )
     if result.exit_code:
-        note_running_vms(project, [each_created.vm for each_created in created])
+        note_running_vms(project, [item.vm for item in created])
     return result

@@ -45,7 +45,9 @@ def unlabelled_idle_vms(vms: Sequence[Vm], limit_s: int | None) -> list[Vm]:
 def _note_overdue(project: Project, vms: Sequence[Vm]) -> None:
     overdue = ", ".join(f"{vm.name} ({reason})" for vm, reason in overdue_vms(vms))
     if overdue:
-        project.emit(Note(f"to be deleted: {overdue}; `{project.program_argv0} vm.gc` does"))
+        project.emit(
+            Note(f"overdue for deletion: {overdue}; delete with `{project.program_argv0} vm.gc`")
+        )
 
 
 def _note_invalid_labels(project: Project, vms: Sequence[Vm]) -> None:

@@ -28,7 +28,7 @@ class NumberedLines:
         """The current line was forwarded at least in part: its line end brings nothing new."""
 
     def __call__(self, data: bytes) -> None:
-        """Take some bytes and forward the lines that they complete."""
+        """Buffer the bytes and forward the lines that they complete."""
         output = bytearray()
         *ended, rest = _LINE_END.split(data)
         for text, end in zip(ended[::2], ended[1::2], strict=True):

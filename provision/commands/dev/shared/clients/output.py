@@ -29,7 +29,7 @@ class ClientsOutput:
         self._read = piece_reader(mark, self._forward)
 
     def __call__(self, data: bytes) -> None:
-        """Take some bytes of the channel."""
+        """Process bytes that arrived on the channel."""
         self._read(data)
 
     def _forward(self, key: str, data: bytes) -> None:
@@ -76,7 +76,7 @@ class ClientStderr:
         self._marks = MarkReader(mark, _known_mark)
 
     def __call__(self, data: bytes) -> None:
-        """Take some bytes of the program's standard error."""
+        """Process bytes of the program's standard error."""
         for part in self._marks.feed(data):
             if isinstance(part, bytes):
                 self._lines(part)
