@@ -62,10 +62,23 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
 
 
 @cache
+def providers_by_module() -> dict[str, frozenset[str]]:
+    """The distributions of each top-level module; reading them all takes a second."""
+    found = metadata.packages_distributions()
+    return {top: frozenset(map(normalized, names)) for top, names in found.items()}
+
+
+@cache
+def files_of(distribution: str) -> tuple[str, ...]:
+    """The files of a distribution, relative to its site-packages folder."""
+    return tuple(str(file) for file in metadata.files(distribution) or ())
+
+
+@cache
 def distributions(module: str) -> frozenset[str]:
     """The distributions that provide a module; of several that share a namespace, its own."""
     top = module.partition(".")[0]
-    providers = {normalized(name) for name in metadata.packages_distributions().get(top, ())}
+    providers = providers_by_module().get(top, frozenset())
     parts = module.split(".")
     while len(providers) > 1 and len(parts) > 1:
         folder = "/".join(parts)
@@ -77,8 +90,7 @@ def distributions(module: str) -> frozenset[str]:
 
 
 def provides(distribution: str, folder: str) -> bool:
-    files = metadata.files(distribution) or []
-    return any(str(file).startswith((f"{folder}/", f"{folder}.py")) for file in files)
+    return any(file.startswith((f"{folder}/", f"{folder}.py")) for file in files_of(distribution))
 
 
 def undeclared(path: Path) -> list[str]:

@@ -139,21 +139,27 @@ def imported_literals(tree: ast.Module) -> frozenset[str]:
 
 def built_sources(tree: ast.Module) -> list[int]:
     """Lines on which the source of a script is neither a literal nor a file of the package."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) in {"script", "Script"}
+    ]
+    if not calls:
+        return []
     constants = literals(tree) | imported_literals(tree)
     lines = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called(node) in {"script", "Script"}:
-            source = (
-                node.args[0]
-                if node.args
-                else next((word.value for word in node.keywords if word.arg == "source"), None)
-            )
-            if not (
-                is_text(source)
-                or is_file(source)
-                or (isinstance(source, ast.Name) and source.id in constants)
-            ):
-                lines.append(node.lineno)
+    for node in calls:
+        source = (
+            node.args[0]
+            if node.args
+            else next((word.value for word in node.keywords if word.arg == "source"), None)
+        )
+        if not (
+            is_text(source)
+            or is_file(source)
+            or (isinstance(source, ast.Name) and source.id in constants)
+        ):
+            lines.append(node.lineno)
     return lines
 
 
