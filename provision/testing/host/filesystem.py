@@ -10,6 +10,7 @@ FOLDER/image     /etc of the operating system's image
 from __future__ import annotations
 
 import compileall
+import importlib.util
 import os
 import shlex
 import shutil
@@ -89,10 +90,7 @@ class HostFilesystem:
             STANDINS, self.folder / "mock", ignore=shutil.ignore_patterns("__pycache__")
         )
         for name in ("docker", "mps"):
-            source = STANDINS.with_name(name)
-            # the copies keep the dates, so one compilation serves every host
-            compileall.compile_dir(source, quiet=2)
-            shutil.copytree(source, self.folder / f"mock/lib/{name}_standin")
+            _copy_compiled(STANDINS.with_name(name), self.folder / f"mock/lib/{name}_standin")
         link_utilities(self.folder / "sysbin", self.shell, self.folder / "mock" / "fallback")
         if hardware.system != "cos":
             for name in COS_ONLY:
@@ -232,6 +230,21 @@ class HostFilesystem:
             if self.shell == "system" and bash.exists()
             else str(self.folder / "sysbin" / "sh")
         )
+
+
+def _copy_compiled(package: Path, copy: Path) -> None:
+    """Copy a package with its byte code, wherever this interpreter keeps that.
+
+    The copies keep the dates of the sources, so one compilation serves every host.
+    """
+    compileall.compile_dir(package, quiet=2)
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for source in package.rglob("*.py"):
+        compiled = Path(importlib.util.cache_from_source(str(source)))
+        if compiled.exists():  # not where the package's folder is read-only
+            target = copy / source.relative_to(package).parent / "__pycache__" / compiled.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(compiled, target)
 
 
 def _assignments(values: Mapping[str, str]) -> str:
