@@ -6,10 +6,11 @@ only device attribute is the number of usable multiprocessors, others are not su
 """
 
 # what every program of a container loads:
-# ruff: noqa: N802, PTH103, PTH112, PTH120, PTH123
+# ruff: noqa: N802, PTH103, PTH108, PTH112, PTH120, PTH123
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -291,14 +292,25 @@ class Cuda:
         )
 
     def _register(self) -> None:
-        """Record this process for nvidia-smi, unless the state is read-only."""
-        folder = f"{self._environment.state}/cuda"
+        """Record this process for nvidia-smi until it ends, unless the state is read-only.
+
+        The file of a killed process stays; it counts while no other process has its PID.
+        """
+        pid, folder = os.getpid(), f"{self._environment.state}/cuda"
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
-            with open(f"{folder}/{os.getpid()}", "w") as file:
+            with open(f"{folder}/{pid}", "w") as file:
                 file.write(
                     f"python3\n{self._devices[0]}\n{'C' if self._server is None else 'M+C'}\n"
                 )
+            atexit.register(_remove_record, f"{folder}/{pid}", pid)
+
+
+def _remove_record(path: str, pid: int) -> None:
+    """Remove the record of process `pid`; a forked child leaves it alone."""
+    if os.getpid() == pid:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def _number(value: Any) -> int:
