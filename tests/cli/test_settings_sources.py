@@ -112,7 +112,7 @@ def test_state_folder_follows_xdg(cli: Cli, clean_environment: Path) -> None:
     )
     relative = cli("vm.create", "--json", env={"XDG_STATE_HOME": "y"}).document["state_dir"]
     assert relative == str(clean_environment / ".local/state/provision"), (
-        "a relative one is to be ignored (XDG)"
+        "XDG: a relative path is ignored"
     )
 
 

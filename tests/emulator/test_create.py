@@ -488,7 +488,7 @@ def test_create_asks_the_next_zone_after_a_stock_out(
     assert zones_of(emulator) == ["us-east1-c"]
     assert "us-central1-b: capacity (ZONE_RESOURCE_POOL_EXHAUSTED)" in notes
     assert not any("does not have enough resources" in line for line in notes), (
-        "word for word it is in the table at the end"
+        "the table at the end has the verbatim text"
     )
 
 
@@ -563,7 +563,7 @@ def test_no_capacity_error_lists_every_zone_with_its_reason(
     ]
     assert max(map(len, lines)) <= 72
     assert " ".join(lines[1:4]).split() == caught.value.tried[0][2].split(), (
-        "wrapped, and word for word"
+        "wrapped, with the verbatim text"
     )
     assert "us-east1-c      quota" in lines
     assert emulator.instances("demo") == []

@@ -137,7 +137,7 @@ def interrupted(project: Project) -> None:
     ) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "begun\n"
-        assert len(_running(name)) > 1, "the task, and the program"
+        assert len(_running(name)) > 1, "the task and the program"
         os.killpg(task.pid, signal.SIGINT)
         assert task.wait(timeout=30) == 130
     deadline = time.monotonic() + GRACE_S

@@ -221,7 +221,7 @@ def test_client_over_the_limit_gets_error_808(machine: Machine) -> None:
     assert (found["attachment"]["status"], "gives 808" in found["attachment"]["why"]) == (
         "fail",
         True,
-    ), "the probe has no room either"
+    ), "the probe client does not fit either"
     assert explanations_of(machine, found["attachment"]["why"]) == ["808"]
 
 
@@ -295,7 +295,7 @@ def test_gpu_index_that_the_daemon_remapped_fails(machine: Machine) -> None:
     hold = f"CUDA_VISIBLE_DEVICES={last} python3 client.py hold"
     machine.configure(mps={"gpu": str(last)})
     machine.ok("mps.disable")
-    assert machine.inside(hold) == "ready\ndone\n", "without MPS it is there"
+    assert machine.inside(hold) == "ready\ndone\n", "the GPU is available without MPS"
     enabled(machine)
     result = machine("dev.exec", "--", "sh", "-c", hold)
     assert (result.status, "error 100" in result.out) == (40, True), result
@@ -332,7 +332,7 @@ def test_illegal_address_in_one_client_fails_the_others(machine: Machine) -> Non
         broken = machine("dev.exec", "--", "python3", "client.py", "fault")
         out, _ = other.communicate(timeout=60)
     assert (broken.status, "error 700" in broken.out) == (40, True), broken
-    assert "error 700" in out, "the fault of one is reported to all"
+    assert "error 700" in out, "all clients get the fault of one"
     assert explanations_of(machine, out) == ["shared-fault"]
     assert machine.ok("mps.status")["server"]["state"] == "ACTIVE"
     _, found = checks(machine)
@@ -489,8 +489,10 @@ def test_containers_topology_works_as_on_dataflow(machine: Machine, lab: Lab) ->
         assert run.returncode == 0, out + err
         assert all(
             each["pid"] > 1 and "client.py" in each["command"] for each in found["clients"]
-        ), "PIDs are true"
-        assert len({each["container"] for each in found["clients"]}) == 3, "one in each container"
+        ), "each client has a real PID and command"
+        assert len({each["container"] for each in found["clients"]}) == 3, (
+            "one client in each container"
+        )
         words = (
             "--workload",
             "driver",

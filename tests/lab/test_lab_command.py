@@ -106,7 +106,7 @@ def test_up_prints_host_and_down_leaves_nothing(folder: Path) -> None:
     assert command("exec", "hostname", state=folder).stdout == "lab\n"
     assert command("exec", "sh", "-c", "exit 5", state=folder, check=False).returncode == 5
     assert json.loads(command("up", "--beam", "none", state=folder).stdout) == up, (
-        "up again: the same lab"
+        "a second `up` starts the same lab"
     )
     command("exec", "sh", "-c", "echo x >/var/lib/kept; echo x >/etc/lost", state=folder)
     assert json.loads(command("reboot", state=folder).stdout) == up

@@ -133,7 +133,7 @@ def test_both_topologies_are_proven_and_attach_several_programs(sessions: Any, l
     assert (
         dev_exec(sessions(**apart), HERE, ["sh", "-c", "! ls -A /workspace | grep bench"]).exit_code
         == 0
-    ), "nothing is left"
+    ), "no folder of the benchmark remains"
 
     assert [
         each

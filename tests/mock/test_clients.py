@@ -92,14 +92,14 @@ def test_clients_share_threads_unless_settings_set_them(box: Shared) -> None:
     box.set()
     box.up()
     dev_exec(box.project, HERE, ["printenv", "OMP_NUM_THREADS"], count=20)
-    assert set(box.out.decode().split()[1::2]) == {"1"}, "never none"
+    assert set(box.out.decode().split()[1::2]) == {"1"}, "each client has at least one thread"
 
 
 def test_unknown_program_fails_for_each_client(box: Shared) -> None:
     done = dev_exec(box.project, HERE, ["no-such-program"], count=2)
     assert done.exit_code == 127
     assert len(re.findall(r"(?m)^\[[12]\] sh: .*not found$", box.err.decode())) == 2, (
-        "it is not provision that failed"
+        "the program failed, not provision"
     )
     with pytest.raises(HostError, match="the worker container is not running"):
         dev_exec(_other(box), HERE, ["true"], count=2)

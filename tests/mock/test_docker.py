@@ -107,7 +107,7 @@ def test_private_registry_needs_credential_helper(cos: MockHost) -> None:
     )
     assert cos.run(configure).status == 0
     assert cos.run(f"docker pull {ref}").status == 1, (
-        "another configuration than the one that was written"
+        "docker reads another configuration than the written one"
     )
     assert cos.run(f'DOCKER_CONFIG="{R}/var/lib/x" docker pull {ref}').status == 0
     cos.remove_command("docker-credential-gcr")
@@ -248,13 +248,13 @@ def test_exec_uses_container_environment_folder_and_status(
     )
     assert (
         cos.run("B=c docker exec -e A -e B dev sh -c 'echo ${A-none} $B'").output == "none c\n"
-    ), "taken out, or the client's own"
+    ), "removed, or set from the client's environment"
     assert (
         cos.run("docker exec -e A=z -w /tmp -u 1000 dev sh -c 'echo $A; id -u'").output
         == "z\n1000\n"
     )
     assert cos.run("docker exec dev sh -c 'command -v sudo docker cos-extensions'").output == "", (
-        "the host's tools stay outside"
+        "the container has no programs of the host"
     )
     assert cos.run("docker exec dev sh -c 'kill -9 $$'").status == 137
 

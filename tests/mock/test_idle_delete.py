@@ -272,7 +272,9 @@ def test_unlisted_resources_are_reported_at_the_end(stopped: Workspace) -> None:
     stopped.cloud.emulator.faults.add(replace(refuses, call="instances.get", zone="us-central1-b"))
     stopped.cloud.emulator.faults.add(replace(refuses, call="disks.aggregatedList"))
     done = collect(stopped, yes=True)
-    assert [gone["name"] for gone in done.document["deleted"]] == ["dev"], "the rest went on"
+    assert [gone["name"] for gone in done.document["deleted"]] == ["dev"], (
+        "the other VMs were handled"
+    )
     assert done.exit_code == EXIT_LEFT_BEHIND
     assert [error["where"] for error in done.document["unseen"]] == [
         MOCK_PROJECT,

@@ -54,9 +54,9 @@ def test_idle_vm_powers_itself_off(idle: Workspace) -> None:
     started = vm_start(idle.project, "dev", limits=QUICK)
     assert started.exit_code == 0
     host = idle.cloud.host("dev")
-    assert host.run(TIMER).output == "active\n", "the boot brought it back"
+    assert host.run(TIMER).output == "active\n", "the boot installed it again"
     run_idle_check(host, 50)
-    assert idle.listed() == [("dev", "RUNNING")], "a boot is use"
+    assert idle.listed() == [("dev", "RUNNING")], "a boot counts as use"
 
 
 def test_busy_gpu_keeps_vm_running(idle: Workspace) -> None:

@@ -148,7 +148,7 @@ def test_reboot_command_reboots_host(mock_cloud: MockCloud, key: tuple[str, str]
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     host = mock_cloud.host("dev")
     before = host.path("/proc/sys/kernel/random/boot_id").read_text()
-    assert host.run("reboot").status == 1, "without root"
+    assert host.run("reboot").status == 1, "the user is not root"
     assert host.run("sudo reboot").status == 0
     boot_id = host.path("/proc/sys/kernel/random/boot_id")
     assert eventually(lambda: boot_id.exists() and boot_id.read_text() not in ("", before))
@@ -160,7 +160,7 @@ def test_guest_poweroff_stops_instance(mock_cloud: MockCloud, key: tuple[str, st
     insert(mock_cloud.endpoint, "dev", ssh_keys=f"ed:{key[1]}")
     client = client_of(mock_cloud.endpoint)
     host = mock_cloud.host("dev")
-    assert host.run("poweroff").status == 1, "without root"
+    assert host.run("poweroff").status == 1, "the user is not root"
     assert host.run("echo kept >~/x; sudo poweroff").status == 0
     assert eventually(
         lambda: client.get(project="p", zone=ZONE, instance="dev").status == "TERMINATED"

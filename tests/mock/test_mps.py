@@ -110,7 +110,7 @@ def test_quit_waits_for_listed_clients(box: MockHost) -> None:
             in inside(box, 'cat "$PROVISION_MOCK_ROOT/run/log/control.log"').output
         )
         assert asked(box, "quit -t 0") == []
-        assert client.call("cuCtxSynchronize") == 806, "its server was ended under it"
+        assert client.call("cuCtxSynchronize") == 806, "the server of the client was ended"
 
 
 def test_client_without_daemon_runs_silently(box: MockHost) -> None:
@@ -168,7 +168,7 @@ def test_memory_limit_counts_for_each_client(box: MockHost) -> None:
             one.call(f"alloc {400 << 20}"),
         ] == [0, 0, 2]
         assert one.call("destroy") == 0
-        assert one.call("alloc 1") == 201, "it has no context"
+        assert one.call("alloc 1") == 201, "the process has no context"
 
 
 @pytest.mark.parametrize(

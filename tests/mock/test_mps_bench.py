@@ -144,7 +144,9 @@ def test_interrupted_cell_keeps_figures_and_ends_processes(
     )
     assert eventually(lambda: not processes("client.py"), 20)
     behind = left() - before
-    assert len(behind) == (0 if how == "ctrl-c" else 1), "the way to it is gone"
+    assert len(behind) == (0 if how == "ctrl-c" else 1), (
+        "without a connection the folder cannot be removed"
+    )
     assert [note for note in notes() if "may be left behind" in note] == [
         f"may be left behind in container worker: /tmp/{name}" for name in behind
     ]

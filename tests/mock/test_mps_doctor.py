@@ -220,7 +220,7 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
         assert (done.exit_code, checks_of(done, "warn")) == (0, {}), done.text
         assert checks_of(done, "ok")["control-log"]["what"] == "nothing unusual"
         reported = shared.inside(f'cat "{R}$CUDA_MPS_LOG_DIRECTORY/control.log"')
-        assert "Starting control daemon" in reported, "any container has the logs"
+        assert "Starting control daemon" in reported, "every container has the logs"
 
         shared.inside(
             (
@@ -241,7 +241,7 @@ def test_doctor_checks_the_daemon_container_in_containers_topology(tmp_path: Pat
         assert (state.exit_code, state.document["missing"]) == (1, ["worker-2"])
         assert "1 of 2; not running: worker-2" in state.text
         assert "not tried on this server" not in state.text, (
-            "it was, with another set of containers"
+            "it was tried, with another set of containers"
         )
         assert dev_exec(shared.project, HERE, ["true"], count=3).exit_code == 0
         assert "not running: worker-2" in shared.err.decode()

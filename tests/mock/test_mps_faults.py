@@ -318,7 +318,7 @@ def test_fault_fails_only_its_own_check(healthy: Box, name: str) -> None:
         assert done.exit_code == (2 if fault.status == "fail" else 1), done.text
         resting = {spec.id for spec in CHECKS if fault.check in spec.needs}
         assert fault.status == "warn" or resting <= set(checks_of(done, "unknown")), (
-            "what rests on it is not judged"
+            "dependent checks are not run"
         )
 
 

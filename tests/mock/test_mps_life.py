@@ -158,7 +158,7 @@ def test_enable_refuses_unknown_gpu_and_cpus(gpu: Shared) -> None:
         gpu.set(cpus=cpus)
         refused = gpu.first_error(mps_enable(gpu.project, HERE))
         assert refused["what"] == "the CPUs of mps.cpus do not exist"
-        assert gpu.status().document["server"] == server, "the daemon that works goes on"
+        assert gpu.status().document["server"] == server, "the working daemon still runs"
     reported = gpu.inside(
         f"export OMP_NUM_THREADS=1; {refused['fix'].removeprefix('invoke dev.exec -- ')}"
     )
@@ -254,7 +254,7 @@ def test_mps_works_for_docker_user_without_root(
         check["id"]: check["status"] for check in mps_doctor(gpu.project, HERE).document["checks"]
     }
     assert [check for check in checks if checks[check] in {"fail", "unknown"}] == ["kernel-log"], (
-        "root's alone"
+        "only root has access"
     )
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.status().document["daemon"] is False
@@ -291,7 +291,7 @@ def test_program_on_another_gpu_is_not_outside(gpu: Shared) -> None:
         assert "environment" in bad
         gpu.set(gpu="GPU-00000001-c0de-4b1d-8000-000000000001")
         assert [each["pid"] for each in gpu.status().document["outside"]] == [int(elsewhere.pid)], (
-            "this very GPU is"
+            "the process uses the chosen GPU"
         )
 
 
@@ -316,11 +316,11 @@ def test_exclusive_compute_mode_is_set_and_restored(gpu: Shared) -> None:
     gpu.enable()
     assert mode() == ["Default", "Exclusive_Process"]
     assert gpu.status().document["compute_mode"] == "Exclusive_Process", (
-        "that of the GPU that is shared"
+        "the mode of the shared GPU"
     )
     gpu.set(exclusive=True, gpu=0)
     assert "compute-mode" in changed_resources(gpu.enable())
-    assert mode() == ["Exclusive_Process", "Default"], "the GPU of before has its own again"
+    assert mode() == ["Exclusive_Process", "Default"], "the previous GPU has its own mode again"
     gpu.set(exclusive=True)
     gpu.enable()
     assert mode() == ["Exclusive_Process"] * 2
@@ -353,7 +353,7 @@ def test_enable_works_over_files_of_a_dead_daemon(gpu: Shared) -> None:
     gpu.inside(f'rm -rf "{pipe}"')  # an unreachable daemon
     assert changed_resources(gpu.enable()) == ["mps"]
     assert gpu.status(strict=True).exit_code == 0
-    assert len(_processes(gpu)) == 2, "the orphan is gone, and with it its server"
+    assert len(_processes(gpu)) == 2, "the orphaned daemon and its server have ended"
 
     gpu.inside(f'rm -rf "{pipe}"')
     off = dict(mps_disable(gpu.project, HERE).document["hosts"]["box"])
@@ -425,7 +425,7 @@ def test_zombie_daemon_is_not_taken_for_a_daemon(gpu: Shared) -> None:
     assert gpu.status(strict=True).exit_code == 0
     assert mps_disable(gpu.project, HERE).exit_code == 0
     assert gpu.inside(f"{read}; kill -KILL $parent") == "(nvidia-cuda-mps) Z\n", (
-        "it was there all the time"
+        "the zombie existed throughout"
     )
 
 
@@ -511,7 +511,7 @@ def test_topology_change_keeps_daemon_until_image_exists(gpu: Shared) -> None:
         "invoke dev.up",
     )
     gpu.set()
-    assert gpu.status(strict=True).exit_code == 0, "the daemon of before"
+    assert gpu.status(strict=True).exit_code == 0, "the previous daemon"
 
 
 def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> None:
@@ -519,7 +519,7 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
     with gpu.program() as client:
         gpu.set(topology="containers")
         assert client.pid in gpu.first_error(mps_enable(gpu.project, HERE))["why"], (
-            "clients leave first"
+            "the clients end first"
         )
     report = gpu.enable()
     assert changed_resources(report) == [
@@ -535,7 +535,7 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
     assert (changed_resources(again), again["round_trips"]) == ([], 1)
     names = gpu.host.run("docker ps --format '{{.Names}}'").output.split()
     assert sorted(names) == ["worker", "worker-2", "worker-3", "worker-mps"], (
-        "one for each CPU, and the daemon's"
+        "one worker for each CPU, and the daemon's container"
     )
     found = gpu.status(strict=True)
     assert found.exit_code == 0
@@ -550,7 +550,7 @@ def test_containers_topology_enables_daemon_for_every_worker(gpu: Shared) -> Non
     unchanged = gpu.up().document["hosts"]["box"]
     assert changed_resources(dict(unchanged)) == []
     assert mps_disable(gpu.project, HERE).exit_code == 0
-    assert gpu.enable()["round_trips"] == 2, "in this topology, too"
+    assert gpu.enable()["round_trips"] == 2, "also in this topology"
 
     gpu.host.run("docker stop --time 0 worker-mps")  # the first process of everybody's namespace
     assert gpu.host.run("docker ps --quiet").output == ""
@@ -591,14 +591,14 @@ def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
     with gpu.program() as client:
         gpu.set(exclusive=True, thread_percentage=50)
         assert client.pid in gpu.first_error(mps_enable(gpu.project, HERE))["why"]
-        assert _mode(gpu) == {"Exclusive_Process"}, "the daemon of before goes on"
+        assert _mode(gpu) == {"Exclusive_Process"}, "the previous daemon still runs"
     gpu.set(exclusive=True, thread_percentage=25)
     gpu.host.faults.set("mps_daemon_dies")
     try:
         assert gpu.first_error(mps_enable(gpu.project, HERE))
     finally:
         gpu.host.faults.clear("mps_daemon_dies")
-    assert _mode(gpu) == {"Default"}, "the daemon of before was ended, and none took its place"
+    assert _mode(gpu) == {"Default"}, "the previous daemon was ended and not replaced"
 
 
 @pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("connection", 4)])
@@ -643,7 +643,7 @@ def test_boot_with_failing_daemon_restores_compute_mode(gpu: Shared, fault: str 
         assert "compute-mode" in changed_resources(gpu.enable())
         assert _mode(gpu) == {"Exclusive_Process"}
     assert mps_disable(gpu.project, HERE).exit_code == 0
-    assert _mode(gpu) == {"Default"}, "as it was found before the first boot"
+    assert _mode(gpu) == {"Default"}, "the mode from before the first boot"
 
 
 def test_dev_up_with_failing_daemon_restores_compute_mode(gpu: Shared) -> None:
@@ -726,7 +726,7 @@ def test_daemon_runs_as_the_user_of_the_image(gpu: Shared) -> None:
     gpu.enable()
     assert gpu.status(strict=True).exit_code == 0
     modes = gpu.inside(f'stat -c %a "{R}"/run/mps/pipe "{R}"/run/mps/log "{R}"/run/provision-mps')
-    assert modes.split() == ["777"] * 3, "made by root, for that user"
+    assert modes.split() == ["777"] * 3, "root created it for that user"
     gpu.set(worker={"image": "own:1"}, thread_percentage=50)
     assert "mps" in changed_resources(gpu.enable())
     assert mps_disable(gpu.project, HERE).exit_code == 0

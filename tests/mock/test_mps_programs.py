@@ -95,7 +95,7 @@ def test_visible_devices_of_the_image_are_hidden_with_chosen_gpu(box: Shared, ru
     assert run(box, ["printenv", "CUDA_VISIBLE_DEVICES"]).exit_code == 1
     box.set()
     assert run(box, ["sh", "-c", "exit $CUDA_VISIBLE_DEVICES"]).exit_code == 1, (
-        "without mps.gpu the image has its way"
+        "without mps.gpu the image's variable applies"
     )
 
 
@@ -127,7 +127,7 @@ def kill_daemon(box: Shared) -> None:
 def test_dev_exec_warns_when_enabled_mps_has_no_daemon(box: Shared) -> None:
     box.set()
     assert mps_disable(box.project, HERE, force=True).exit_code == 0
-    assert count_warnings(box, run_once) == 0, "MPS was not chosen"
+    assert count_warnings(box, run_once) == 0, "MPS is not enabled"
     box.enable()
     assert [count_warnings(box, run) for run in EVERY] == [0, 0, 0, 0]
     kill_daemon(box)

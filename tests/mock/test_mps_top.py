@@ -86,7 +86,7 @@ def test_top_without_terminal_prints_one_frame(box: Shared) -> None:
     done = mps_top(box.project, HERE)
     assert done.document["server"]["state"] == "ACTIVE"
     assert "thread percentage  100 % for each client" in done.text
-    assert "q quits" not in done.text, "it has ended"
+    assert "q quits" not in done.text, "the program has ended"
     (gpu,) = done.document["gpus"]
     assert (gpu["name"], gpu["utilization_percent"], gpu["memory_total_mib"]) == (
         "NVIDIA L4",

@@ -183,7 +183,7 @@ def test_connection_drops_after_output_limit(cos: MockHost, limit: int) -> None:
     _, out, _ = connected.exec_command("head -c 100000 /dev/zero")
     assert len(out.read()) <= limit
     assert out.channel.recv_exit_status() == -1
-    assert vars(cos.faults)["cut_after_output"] is None, "it acts once"
+    assert vars(cos.faults)["cut_after_output"] is None, "the fault acts once"
     with connect(cos) as again:
         assert ask(again, "echo fine").out == "fine\n"
 

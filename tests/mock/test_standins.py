@@ -147,7 +147,7 @@ def test_driver_runs_only_after_bind_and_remount(cos: MockHost) -> None:
     works = cos.run(f"{SMI} --query-gpu=name,driver_version,memory.total --format=csv,noheader")
     assert (works.status, works.output) == (0, "NVIDIA L4, 580.126.09, 23034 MiB\n")
     cos.run(BIND)
-    assert cos.run(SMI).status == 0, "a further layer takes the options of the one below it"
+    assert cos.run(SMI).status == 0, "a second mount has the options of the first"
     cos.run(f"sudo mount -o remount,noexec {DRIVER}")
     assert cos.run(SMI).status == 126
 
@@ -268,7 +268,7 @@ def test_nvidia_smi_needs_its_library(cos: MockHost) -> None:
     )
     assert cos.run(f"{SMI} --query-gpu=nonsense --format=csv").status == 2
     assert cos.run(f"{SMI} -L").output.startswith("GPU 0: NVIDIA L4 (UUID: GPU-")
-    assert cos.run(f"{SMI} -c 3").status == 4, "setting the compute mode wants root"
+    assert cos.run(f"{SMI} -c 3").status == 4, "setting the compute mode requires root"
     assert (
         cos.run(
             f"sudo LD_LIBRARY_PATH={DRIVER}/lib64 {DRIVER}/bin/nvidia-smi -c EXCLUSIVE_PROCESS"
@@ -353,7 +353,7 @@ WantedBy=multi-user.target
 def test_oneshot_unit_runs_its_command(cos: MockHost) -> None:
     cos.put("/etc/systemd/system/x.service", UNIT)
     cos.put("/var/lib/x/run.sh", 'echo "$WHO $# $1" >"$PROVISION_MOCK_ROOT/var/lib/x/ran"; id -u\n')
-    assert cos.run("systemctl start x").status == 1, "without root"
+    assert cos.run("systemctl start x").status == 1, "the user is not root"
     assert cos.run(
         "sudo systemctl daemon-reload && sudo systemctl enable x.service"
     ).output.startswith("Created symlink /etc/systemd")

@@ -64,7 +64,7 @@ def test_several_vms_are_created_once_and_second_run_changes_nothing(workspace: 
     assert {host["changed"] for host in again.document["hosts"].values()} == {0}
     assert [note for note in workspace.notes if note.startswith("plan:")] == [
         "plan:  2 VMs: dev-1, dev-2"
-    ] * 2, "once for each run with a plan"
+    ] * 2, "one call for each run with a plan"
     assert create(workspace, 2, Targets(check=True)).exit_code == 0
     assert sorted(workspace.listed()) == [("dev-1", "RUNNING"), ("dev-2", "RUNNING")]
 
@@ -174,7 +174,9 @@ def test_equal_errors_are_printed_once(workspace: Workspace) -> None:
     done = create(workspace, 3)
     assert done.exit_code == EXIT_CLOUD
     (error,) = done.errors
-    assert str(error).count("does not have enough") == 3, "once for each zone, not for each VM"
+    assert str(error).count("does not have enough") == 3, (
+        "one request for each zone, not for each VM"
+    )
     assert str(error).startswith("dev-1, dev-2, dev-3: no zone had g2-standard-8 + 1 x nvidia-l4")
     assert max(map(len, str(error).splitlines())) <= 80
     workspace.cloud.emulator.faults.clear()

@@ -528,7 +528,7 @@ def test_extend_of_stopped_vm_applies_to_next_run_only(workspace: Workspace) -> 
         assert ttl_of(workspace) == 10 * 3600
         assert start().exit_code == 0
         workspace.stop()
-    assert ttl_of(workspace) == 8 * 3600, "taken back before the second start"
+    assert ttl_of(workspace) == 8 * 3600, "the extension is reset before the second start"
     assert workspace.notes.count("dev: its time limit is 8h again, as before it was extended") == 1
 
 
@@ -546,7 +546,7 @@ def test_extend_of_running_vm_needs_restart(workspace: Workspace) -> None:
     assert (done.exit_code, done.document["changed"]) == (0, True)
     assert set(statuses(done).values()) <= {"ok", "changed"}
     left_s = done.document["vms"][0]["ttl_left_s"]
-    assert 10 * 3600 - 120 < left_s <= 10 * 3600, "what it had left, and two hours"
+    assert 10 * 3600 - 120 < left_s <= 10 * 3600, "the remaining time and two hours"
     assert done.text.endswith(" left; 8h00m from its next start")
     workspace.stop()
     assert vm_start(workspace.project, "dev", limits=QUICK).exit_code == 0

@@ -137,7 +137,7 @@ def idle(scratch: Scratch) -> Idle:
 
 
 def test_idle_vm_powers_itself_off_at_its_limit(idle: Idle) -> None:
-    assert idle.after(0) == "on", "the boot is use"
+    assert idle.after(0) == "on", "the boot counts as use"
     assert idle.after(LIMIT_S - 1) == "on"
     assert idle.after(1) == "off: provision: not used for 45 min: powering off (idle_stop)"
 
@@ -200,7 +200,7 @@ def test_unreadable_gpu_counts_as_use(
     idle.gpu("0")
     assert (idle.after(MINUTE), idle.output) == ("on", ["provision: the GPU can be read again"])
     assert idle.after(LIMIT_S - 2 * MINUTE) == "on"
-    assert idle.after(MINUTE).startswith("off"), "it was used until it could be read"
+    assert idle.after(MINUTE).startswith("off"), "the VM counts as used until the GPU can be read"
     assert idle.output == []
 
 

@@ -62,7 +62,7 @@ def test_user_data_has_only_keys_that_cos_applies_at_every_boot() -> None:
             "a string: YAML would read a bare 0644 as 420"
         )
         assert entry["path"].startswith(("/etc/systemd/system/", "/etc/provision/")), (
-            "in memory, so that no old seed survives"
+            "the seed is in memory, so that no old one survives"
         )
 
 
@@ -341,7 +341,7 @@ def test_replaced_key_is_published_again(publisher: Publisher) -> None:
     bodies = [
         body for path, body in publisher.metadata.published if path == f"{ATTRIBUTES}/ssh-ed25519"
     ]
-    assert bodies == [old.split()[1], new.split()[1]], "each of them once"
+    assert bodies == [old.split()[1], new.split()[1]], "each key once"
 
 
 @every_shell

@@ -211,7 +211,7 @@ def test_table_is_as_wide_as_the_terminal() -> None:
         patch.setenv("COLUMNS", "200")
         assert len(vm_table(rows).splitlines()) == 3
         patch.delenv("COLUMNS")
-        assert len(vm_table(rows).splitlines()) == 3, "what goes into a pipe has a row in each line"
+        assert len(vm_table(rows).splitlines()) == 3, "output into a pipe has one row a line"
     assert format_table([("name", "b"), ("a", "1")], width=3) == "name\n b\na\n 1".replace(
         "\n ", "\n  "
     )

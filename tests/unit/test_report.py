@@ -120,7 +120,7 @@ def test_diff_of_several_lines_is_unified() -> None:
         "dev | unit           |   +c",
         "dev | unit           |   enabled: no -> yes",
     ]
-    assert len(shown([ResourceFinished("dev", outcome)])) == 1, "only where --diff asks for it"
+    assert len(shown([ResourceFinished("dev", outcome)])) == 1, "only with --diff"
 
 
 def test_brief_prints_only_changes_and_failures() -> None:

@@ -164,7 +164,7 @@ def test_paused_reporter_removes_its_status_lines(monkeypatch: pytest.MonkeyPatc
     with LiveReporter(terminal, title="vm.delete") as live:
         live(Note("about to delete"))
         with live.paused():
-            assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the foot was taken away"
+            assert terminal.getvalue().rstrip().endswith("\x1b[2K"), "the status lines were removed"
             before = terminal.getvalue()
         assert terminal.getvalue() == before
 

@@ -358,7 +358,7 @@ def test_mappings_are_merged_by_key_and_other_values_replaced() -> None:
         "name": "weak",
     }
     assert weak.data["worker"] == {"env": {"A": "1", "B": "2"}, "apt": ["x", "y"]}, (
-        "a level is not changed by merging"
+        "merging does not change a level"
     )
 
 

@@ -56,7 +56,7 @@ def send(shell: Sequence[str], workspace: Path, *names: str, status: int = 0) ->
     )
     assert done.returncode == status, done.stderr
     assert [path.name for path in (workspace / ".provision").iterdir()] in ([], ["files"]), (
-        "nothing of the sending stays"
+        "no file of the transfer remains"
     )
     return done.stderr
 

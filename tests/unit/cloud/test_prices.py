@@ -223,7 +223,7 @@ def test_format_usd(amount: float, text: str) -> None:
 def test_disk_price_per_hour() -> None:
     disk = disk_per_hour("g2-standard-8", 200, "us-central1-a")
     assert disk is not None
-    assert disk.over(730 * 3600) == pytest.approx(20.0, rel=1e-3), "0.10 a GB and month"
+    assert disk.over(730 * 3600) == pytest.approx(20.0, rel=1e-3), "0.10 dollars a GB and month"
     assert disk_per_hour("a4-highgpu-8g", 200, "us-central1-a") is None, (
         "Hyperdisk is not in the list"
     )

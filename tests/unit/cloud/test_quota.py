@@ -220,7 +220,7 @@ def test_disk_and_address_are_judged_by_their_own_metrics(
     more = {verdict.metric for verdict in judge_quotas(have, L4, HERE, more=draws)} - {
         verdict.metric for verdict in judge_quotas(have, L4, HERE)
     }
-    assert more == {*draws} - {"HDB_TOTAL_GB"}, "what the answer does not hold is not judged"
+    assert more == {*draws} - {"HDB_TOTAL_GB"}, "metrics that the reply lacks are not judged"
 
 
 def test_disk_quota_limits_the_number_of_vms() -> None:

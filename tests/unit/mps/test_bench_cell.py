@@ -116,7 +116,7 @@ class Container:
             words, env=env, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        assert not self.folder.exists(), "a cell leaves nothing"
+        assert not self.folder.exists(), "a cell removes its folder"
         return done.stdout
 
     def sample(

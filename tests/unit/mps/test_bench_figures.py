@@ -144,7 +144,7 @@ def test_core_sets_are_disjoint_while_cores_suffice(cpus: int, clients: int, mor
         return
     used = Counter(cpu for each in sets for cpu in each.split(","))
     assert {each.count(",") + 1 for each in sets} == {max(1, cpus // most)}, (
-        "everyone gets as many, here and in the largest cell"
+        "each client gets as many cores as in the largest cell"
     )
     if clients <= cpus:
         assert max(used.values()) == 1

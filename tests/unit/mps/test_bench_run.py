@@ -199,7 +199,7 @@ def test_interrupted_run_reports_figures_so_far(
     assert len([line for line in lines[1:] if re.match(r"[ *] +\d", line)]) == 3
     assert f"interrupted after 3 of 8 runs: {why}" in lines
     assert "wrote mps-bench/mps-bench-partial.json" in lines
-    assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "nothing runs on"
+    assert (gpu.ended, gpu.removed, gpu.closed) == (1, 1, True), "no program still runs"
     assert f"Incomplete: {why}." in (bench.folder / FOLDER / "mps-bench-partial.html").read_text()
 
 

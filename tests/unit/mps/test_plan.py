@@ -205,7 +205,7 @@ def test_requested_clients_are_reduced_or_warned_about() -> None:
     assert (made.clients, made.clients_reason) == (3, "so many fit into the GPU's memory")
     large = plan(L4, Workload(clients=4, peak_memory_mib=30_000))
     assert "even one process does not fit" in advice_texts(large, "stop")
-    assert "nothing to share" not in advice_texts(large, "stop"), "not even one would run"
+    assert "nothing to share" not in advice_texts(large, "stop"), "not even one process fits"
     assert (large.clients_reason, large.memory_limit_mib, large.tensorflow_limit_mib) == (
         "not even one fits into the GPU's memory",
         None,

@@ -58,7 +58,7 @@ def test_measure_refuses_gpu_in_use(monkeypatch: pytest.MonkeyPatch, project: Pa
         "other programs use the GPU: the figures would include their load",
         "other 7 python3 serve.py",
     )
-    assert (host.answers, host.sent) == ([], b""), "nothing was sent, nothing was run"
+    assert (host.answers, host.sent) == ([], b""), "no file was sent and no program was run"
 
 
 def test_measure_sends_project_before_the_run(
@@ -66,7 +66,9 @@ def test_measure_sends_project_before_the_run(
 ) -> None:
     host = PreparedHost(FACTS, QUIET, RUN, QUIET)
     done = measured(monkeypatch, project, host)
-    assert (host.answers, host.answers_left_at_send) == ([], 2), "sent before the run"
+    assert (host.answers, host.answers_left_at_send) == ([], 2), (
+        "the project was sent before the run"
+    )
     with tarfile.open(fileobj=io.BytesIO(host.sent)) as tar:
         assert [name for name in tar.getnames() if name.endswith("/train.py")]
     assert done.document["measured"]["peak_memory_mib"] == 1210

@@ -81,7 +81,7 @@ def test_status_text_removes_escape_sequences(tmp_path: Path) -> None:
     assert "      7  worker          5 MiB  python3 x.py\n" in f"{reported}\n"
     assert "      8  worker          5 MiB  second\n" in f"{reported}\n"
     assert status_document(project, found)["clients"][0]["command"] == loud.command, (
-        "--json has the command as it is"
+        "--json has the unchanged command"
     )
     silent = replace(found, daemon=False, answer="\x1b[31mno")
     assert "\x1b" not in status_text(project, silent)
