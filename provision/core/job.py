@@ -48,9 +48,7 @@ def timeout_text(seconds: float) -> str:
 
 def job_text(sections: Sequence[Section], nonce: str) -> str:
     """The whole text of an exchange: every section in order, between marks that hold `nonce`."""
-    functions = script(
-        HERE / "job.sh", uses=["core/end_group.sh"], nonce=nonce, patience_s=PATIENCE_S
-    )
+    functions = script(HERE / "job.sh", uses=["core/end_group.sh"], nonce=nonce, grace_s=PATIENCE_S)
     calls = [_call(section) for section in sections]
     return "\n".join([_ROOT + functions.render().rstrip("\n"), *calls, "finish\n"])
 
@@ -100,16 +98,16 @@ def _with_lifeline(text: str, become: str, *, secret: bool) -> tuple[str, bytes]
 
     A large one and one with a secret travel on standard input, which takes three.
     """
-    shared = ["core/end_group.sh", "core/hold_lifeline.sh"]
-    patience_s = 2 * PATIENCE_S
+    shared = ["core/end_group.sh", "core/hold.sh"]
+    grace_s = 2 * PATIENCE_S
     if not secret and len(text) <= ARGUMENT_LIMIT_BYTES:
-        small = script(HERE / "job_from_argument.sh", uses=shared, job=text, patience_s=patience_s)
+        small = script(HERE / "job_from_argument.sh", uses=shared, job=text, grace_s=grace_s)
         line = _command_line(small.render(), become)
         if _size(line) <= ARGUMENT_LIMIT_BYTES:
             return line, b""
     # The braces make half of a job a syntax error, not half of its commands.
     data = b"{\n" + text.encode("utf-8", "surrogateescape") + b"\n}\n"
-    large = script(HERE / "job_from_stdin.sh", uses=shared, size=len(data), patience_s=patience_s)
+    large = script(HERE / "job_from_stdin.sh", uses=shared, size=len(data), grace_s=grace_s)
     return _command_line(large.render(), become), data
 
 

@@ -7,7 +7,7 @@
 # GNU's makes the group itself. A leader that writes into a closed connection ends by SIGPIPE (141)
 # and leaves its group to this shell. A single quote costs 13 bytes here, for the text of a job is
 # quoted three times.
-: "${nonce:?}" "${patience_s:?}"
+: "${nonce:?}" "${grace_s:?}"
 halted= running=
 case $(timeout --version 2>/dev/null) in *GNU*) group= ;; *) group=setsid ;; esac
 
@@ -29,9 +29,9 @@ run() {
     if test -n "$4"; then exec 4>&1; else exec 4>&2; fi
     running=1
     if test -n "$6"; then
-        printf %s "$5" | $group timeout -k "$patience_s" "$2" sh -s 2>&4 4>&- &
+        printf %s "$5" | $group timeout -k "$grace_s" "$2" sh -s 2>&4 4>&- &
     else
-        $group timeout -k "$patience_s" "$2" sh -c "$5" </dev/null 2>&4 4>&- &
+        $group timeout -k "$grace_s" "$2" sh -c "$5" </dev/null 2>&4 4>&- &
     fi
     wait "$!"
     status=$?

@@ -1,11 +1,11 @@
 # shellcheck shell=sh
-# hold_lifeline LEADER: waits for a process group and exits with the status of its leader.
+# hold LEADER: waits for a process group and exits with the status of its leader.
 # Uses end_group.
 #
 # Descriptor 3 is the channel's standard input. It ends when the connection does, and the group is
 # ended with it: OpenSSH without a terminal would let it run on. `read` is a builtin, so no process
 # of this function keeps the channel open.
-hold_lifeline() {
+hold() {
     lost=
     trap lost=1 TERM HUP INT
     { while read -r _ <&3; do :; done; kill -TERM $$; } >/dev/null 2>&1 &
