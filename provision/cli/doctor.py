@@ -1,4 +1,4 @@
-"""All checks that are possible before money is spent."""
+"""The task `doctor`: all checks that need no VM."""
 
 from __future__ import annotations
 

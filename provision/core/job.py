@@ -94,9 +94,10 @@ def reading_command(body: Script, *, become: str = "none") -> str:
 
 
 def _with_lifeline(text: str, become: str, *, secret: bool) -> tuple[str, bytes]:
-    """A small job travels as the argument of the exec request, which takes two round trips.
+    """The command line and the standard input that run the job `text` under a lifeline.
 
-    A large one and one with a secret travel on standard input, which takes three.
+    A small job is the argument of the exec request, which takes two round trips. A large job, or
+    one with a secret, is on standard input, which takes three.
     """
     shared = ["core/end_group.sh", "core/hold.sh"]
     grace_s = 2 * PATIENCE_S

@@ -72,7 +72,7 @@ class Journal:
         return self._path.parent
 
     def intent(self, spec: VmSpec, zone: str, request_id: str) -> None:
-        """Record what is about to be asked; it is on disk on return.
+        """Record a request that is about to be sent; it is on disk on return.
 
         Metadata is left out since it may contain secrets.
         """
@@ -111,10 +111,10 @@ class Journal:
         entries: dict[str, Entry] = {}
         for number, line in self._lines():
             if not _is_valid(line):
-                remedy = "a VM that it was about may bill: `gcloud compute instances list`"
+                remedy = "its VM may exist and bill: `gcloud compute instances list`"
                 self._warn(
                     f"{self._path}, line {number}: "
-                    f"not a whole entry of the journal, left out; {remedy}"
+                    f"an invalid entry of the journal, ignored; {remedy}"
                 )
                 continue
             key = line["request_id"]

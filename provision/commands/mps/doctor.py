@@ -111,7 +111,7 @@ def _evidence(
 
 
 def _planned(project: Project, target: Host) -> tuple[Resource, Resource]:
-    """The compute mode and the daemon as `mps.enable` would bring them about."""
+    """The compute mode and the daemon as `mps.enable` would leave them."""
     mode, daemon = mps(project.settings, host=target)[:2]
     return mode, daemon
 

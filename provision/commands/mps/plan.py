@@ -72,10 +72,10 @@ def mps_plan(
 
 
 def _fetch_facts(project: Project, transport: Transport, *, measures: bool) -> str:
-    """What the script of `host_facts` prints on the host."""
+    """The output of the script of `host_facts` on the host."""
     settings = project.settings
     script = host_facts.host_facts_script(settings.worker.name, settings.mps.gpu or "")
-    text = run_script(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
+    text = run_script(transport, script, "reading the facts of the GPU", timeout_s=_FACTS_TIMEOUT_S)
     if not host_facts.is_running(text):
         raise container_not_running(project, transport)
     if measures and host_facts.is_mock(text):

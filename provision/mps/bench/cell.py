@@ -24,7 +24,7 @@ _SHOWN_CHARS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one cell runs."""
+    """One cell of a benchmark: how many clients run which program, and with which limits."""
 
     clients: int
     percentage: int | None

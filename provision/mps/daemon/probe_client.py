@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 @cache
 def probe_client_program() -> str:
-    """The text of the program, for `python -c`. Comment lines stay here."""
+    """The text of the program for `python -c`, without comment lines."""
     text = (HERE / "programs/probe_client.py").read_text(encoding="utf-8")
     lines = text.splitlines()
     return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))

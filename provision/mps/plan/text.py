@@ -82,7 +82,7 @@ def _workload_text(workload: Workload, measurement: Measurement | None) -> str:
         known.append(f"{workload.cores:.1f} cores")
     if measurement is not None:
         known.append(f"measured in a run of {measurement.seconds:.1f} s")
-    return ", ".join(known) or "nothing is known of it"
+    return ", ".join(known) or "nothing is known about it"
 
 
 def _client_rows(facts: HostFacts, plan: Plan) -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ _REAL = frozenset(
 
 
 def main(arguments: list[str]) -> int:
-    """Run `docker ARGUMENTS` and return its exit status."""
+    """Run `docker ARGUMENTS` and return its exit status; raises no `DockerError`."""
     store = Store(
         os.environ.get("PROVISION_MOCK_ROOT", ""),
         os.environ.get("PROVISION_MOCK_STATE", "/run/provision-mock"),

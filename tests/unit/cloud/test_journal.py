@@ -80,8 +80,8 @@ def test_invalid_line_is_skipped_with_a_warning(path: Path, line: str) -> None:
     assert states(journal) == [("r1", MADE)]
     assert output == [
         (
-            f"{path}, line 2: not a whole entry of the journal, left out; "
-            "a VM that it was about may bill: `gcloud compute instances list`"
+            f"{path}, line 2: an invalid entry of the journal, ignored; "
+            "its VM may exist and bill: `gcloud compute instances list`"
         )
     ]
     journal.mark("r1", GONE)

@@ -57,7 +57,7 @@ def _fetch_facts(project: Project, transport: Transport) -> TargetFacts:
         settings.worker.name, daemon_container_name(settings), settings.mps.gpu or ""
     )
     return read_target_facts(
-        run_script(transport, script, "looking at the GPU", timeout_s=_FACTS_TIMEOUT_S)
+        run_script(transport, script, "reading the facts of the GPU", timeout_s=_FACTS_TIMEOUT_S)
     )
 
 

@@ -53,7 +53,7 @@ def run_rounds(
 
 
 def _record_other_users(target: BenchTarget, record: BenchRecord, number: int) -> None:
-    """Record who uses the GPU after a round; a status that cannot be fetched ends nothing."""
+    """Record who uses the GPU after a round; a failed fetch becomes a note."""
     try:
         status = fetch_status(
             target.project, target.transport.host, target.transport, gpu=target.facts.gpu_uuid
