@@ -72,15 +72,20 @@ def wait_while(
     while vm.status in states and waited_s < STATE_CHANGE_LIMIT_S:
         sleep(STATE_CHANGE_POLL_S)
         waited_s += STATE_CHANGE_POLL_S
-        current = cloud.get(vm.name, vm.zone)
-        if current is None:
-            raise CloudError(
-                "the VM is gone",
-                where=f"{vm.zone}/{vm.name}",
-                why=f"it was {vm.status} a moment ago",
-            )
-        vm = current
+        vm = fetch_again(cloud, vm)
     return vm
+
+
+def fetch_again(cloud: ComputeCloud, vm: Vm) -> Vm:
+    """Return the VM as it is now. Raises `CloudError` when it is gone."""
+    current = cloud.get(vm.name, vm.zone)
+    if current is None:
+        raise CloudError(
+            "the VM is gone",
+            where=f"{vm.zone}/{vm.name}",
+            why=f"it was {vm.status} a moment ago",
+        )
+    return current
 
 
 def _no_capacity(context: CloudContext, vm: Vm, details: str) -> CloudError:

@@ -8,14 +8,13 @@ from provision.cloud.lifecycle.batch import run_each
 from provision.cloud.lifecycle.insert import is_made_by
 from provision.cloud.lifecycle.journal import MADE
 from provision.cloud.lifecycle.vm_states import STOPPED_STATES, TRANSITIONAL_STATES
-from provision.cloud.lifecycle.waiting import wait_while
+from provision.cloud.lifecycle.waiting import fetch_again, wait_while
 from provision.cloud.lifecycle.zone_selection import check_start_quotas
 from provision.commands.shared.result import TaskResult
 from provision.commands.vm.shared.boot import verify_booted_vms
 from provision.commands.vm.shared.changes import Change
 from provision.commands.vm.shared.selection import fetch_selected_vms
 from provision.commands.vm.shared.wait_for_ssh import WaitLimits
-from provision.core.errors import CloudError
 from provision.core.model import Note, Vm
 from provision.project.project import Project
 
@@ -51,14 +50,7 @@ def _start(project: Project, cloud: ComputeCloud, vm: Vm) -> Change:
         project.emit(Note(text))
 
     with project.journal.claim(vm.name, note):
-        current = cloud.get(vm.name, vm.zone)
-        if current is None:
-            raise CloudError(
-                "the VM is gone",
-                where=f"{vm.zone}/{vm.name}",
-                why=f"it was {vm.status} a moment ago",
-            )
-        current = wait_while(cloud, current, TRANSITIONAL_STATES)
+        current = wait_while(cloud, fetch_again(cloud, vm), TRANSITIONAL_STATES)
         if current.status == "RUNNING":
             return current, False
         for entry in project.journal.open():

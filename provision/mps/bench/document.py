@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.mps.bench.results import CellResult, Samples, advice, best_cell
+from provision.report.table import format_table
 
 COLUMNS = (
     "clients",
@@ -59,13 +60,11 @@ def table(cells: Sequence[CellResult]) -> str:
     """One line for each cell below a heading; the best one is marked with `*`."""
     best = best_cell(cells)
     rows = [COLUMNS, *(table_row(cell) for cell in cells)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    width = max(len(first) for first, *_ in rows)
     marks = [" ", *("*" if cell is best else " " for cell in cells)]
-    lines = []
-    for mark, texts in zip(marks, rows, strict=True):
-        first, *others = (
-            text.ljust(width) if name == "mode" else text.rjust(width)
-            for name, text, width in zip(COLUMNS, texts, widths, strict=True)
-        )
-        lines.append("  ".join([f"{mark} {first}", *others]).rstrip())
-    return "\n".join(lines)
+    marked = [
+        (f"{mark} {first.rjust(width)}", *others)
+        for mark, (first, *others) in zip(marks, rows, strict=True)
+    ]
+    right = [index for index, name in enumerate(COLUMNS) if name != "mode"]
+    return format_table(marked, right=right, width=0)

@@ -7,13 +7,13 @@ first busy sample to the last, so that imports do not dilute them. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.core.errors import ProvisionError
 from provision.core.parsing import parse_decimal, parse_int
-from provision.core.shell import shell_text
+from provision.core.shell import fields, shell_text
 from provision.mps.plan.model import ActivityKind, Workload
 from provision.resources import nvidia_smi
 
@@ -86,18 +86,14 @@ def read_measurement(text: str) -> Measurement:
     )
 
 
-def _split(text: str) -> tuple[dict[str, str], list[str], list[str]]:
+def _split(text: str) -> tuple[Mapping[str, str], list[str], list[str]]:
     """The `key=value` lines, the memory samples, and the lines of the activity samples."""
-    values: dict[str, str] = {}
     samples: dict[str, list[str]] = {"memory": [], "activity": []}
     for line in text.split("\n"):
         head, _, rest = line.partition(" ")
         if head in samples:
             samples[head].append(rest)
-        elif "=" in line:
-            key, _, value = line.partition("=")
-            values[key] = value
-    return values, samples["memory"], samples["activity"]
+    return fields(text), samples["memory"], samples["activity"]
 
 
 def _peak_mib(before_text: str, used_mib: Sequence[int]) -> int:
