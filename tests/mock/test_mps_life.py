@@ -588,6 +588,11 @@ def test_failed_enable_restores_compute_mode(gpu: Shared, fault: str) -> None:
     assert _mode(gpu) == {"Default"}
     gpu.enable()
     assert _mode(gpu) == {"Exclusive_Process"}
+
+
+def test_failed_change_of_plan_restores_compute_mode_with_its_daemon_ended(gpu: Shared) -> None:
+    gpu.set(exclusive=True)
+    gpu.enable()
     with gpu.program() as client:
         gpu.set(exclusive=True, thread_percentage=50)
         assert client.pid in gpu.first_error(mps_enable(gpu.project, HERE))["why"]
