@@ -27,7 +27,15 @@ from provision.cloud.lifecycle.journal import GONE, Journal
 from provision.cloud.lifecycle.orphan_removal import remove_orphan
 from tests.specs import T4, vm_spec
 
-for _name in ("Instances", "Images", "AcceleratorTypes", "ZoneOperations", "Disks"):
+for _name in (
+    "AcceleratorTypes",
+    "Disks",
+    "Images",
+    "Instances",
+    "Projects",
+    "Regions",
+    "ZoneOperations",
+):
     getattr(compute(), f"{_name}Client")  # a fork finds it imported
 
 KILLED_STATUS = 137

@@ -33,10 +33,10 @@ LEFT = stock_out("us-central1-a", leaves_vm=True)
 SCENARIOS: dict[str, tuple[str, tuple[Fault, ...], float]] = {
     "create": ("create", (), 0.0),
     "create, second zone": ("create", (LEFT,), 0.0),
-    "create, slow": ("create", (stock_out("us-central1-a"),), 0.3),
+    "create, slow": ("create", (stock_out("us-central1-a"),), 0.1),
     "create in a race": ("create in a race", (), 0.0),
     "delete": ("delete", (), 0.0),
-    "delete, slow": ("delete", (), 0.3),
+    "delete, slow": ("delete", (), 0.1),
     "gc, stopped": ("gc", (), 0.0),
 }
 """Command, faults, seconds that operations take."""
@@ -128,19 +128,6 @@ def kill_and_recover(scenario: str, next_run: str, folder: Path, kill_at: KillPo
         emulator.faults.clear()
         NEXT[next_run](run)
         return True
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["create, second zone", "delete"])
-def test_next_command_recovers_a_run_killed_at_any_step(scenario: str, tmp_path: Path) -> None:
-    steps = 0
-    for number, kill_at in enumerate(kill_points()):
-        if not kill_and_recover(
-            scenario, [*NEXT][(number // 2 + kill_at.after) % len(NEXT)], tmp_path, kill_at
-        ):
-            break
-        steps += 1
-    assert steps >= 10
 
 
 @pytest.mark.slow

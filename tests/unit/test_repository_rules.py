@@ -99,6 +99,7 @@ def is_file(node: ast.expr | None) -> bool:
     )
 
 
+@cache
 def literals(tree: ast.Module) -> frozenset[str]:
     """Names bound exactly once at module level, to one string literal."""
     found: list[str] = []

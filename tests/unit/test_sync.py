@@ -117,7 +117,7 @@ def test_folder_that_replaced_a_sent_file_stays(shell: list[str], tmp_path: Path
 
 
 def test_concurrent_archives_lose_no_common_file(shell: list[str], tmp_path: Path) -> None:
-    names = [f"folder{number // 50}/file {number}" for number in range(300)]
+    names = [f"folder{number // 50}/file {number}" for number in range(120)]
     send(shell, tmp_path, *names)
     for _ in range(3):
         stages = [make_stage(tmp_path, f"t{index}", names) for index in range(4)]
