@@ -156,9 +156,9 @@ def run_with_fault(folder: Path, spec: VmSpec, case: FaultCase) -> FaultedRun:
         run.emulator.faults.add(
             fault, *([stock_out(ZONES[0], leaves_vm=True)] if "empty" in case.command else [])
         )
-        sent_before = run.emulator.counted().count(case.call)
+        sent_before = run.emulator.call_ids().count(case.call)
         failure = run.run(case.command)
-        sent = run.emulator.counted().count(case.call) - sent_before
+        sent = run.emulator.call_ids().count(case.call) - sent_before
         code = check_outcome(run, case, failure)
         run.emulator.faults.clear()
         assert run.run("delete") is None
