@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,17 +20,10 @@ from provision.core.files import file_lock, write_atomically
 _COMMENT = "provision"
 
 
-@dataclass(frozen=True)
-class KeyPair:
-    """A private key file in OpenSSH's format, the public key file, and the public key's line."""
+def ensure_key_pair(path: Path) -> str:
+    """Return the public key's line of the ed25519 key pair in `path` and `path`.pub.
 
-    private_path: Path
-    public_path: Path
-    public_line: str
-
-
-def ensure_key(path: Path) -> KeyPair:
-    """Return the ed25519 key pair in `path` and `path`.pub, and create it when it is absent.
+    A pair that is absent is created, the private key in OpenSSH's format.
 
     Creation is locked and atomic: two runs at once get the same key. An existing file is never
     overwritten. Raises `UsageError` when it holds anything but a private key without passphrase.
@@ -47,8 +39,8 @@ def ensure_key(path: Path) -> KeyPair:
         return _read(path)
 
 
-def _read(path: Path) -> KeyPair:
-    """Read the private key, and restore its permissions and its public file if necessary."""
+def _read(path: Path) -> str:
+    """Return the public line; restore permissions and the public file where necessary."""
     data = path.read_bytes()
     try:
         key = load_ssh_private_key(data, password=None)
@@ -66,4 +58,4 @@ def _read(path: Path) -> KeyPair:
     public = path.with_name(path.name + ".pub")
     if not public.exists() or public.read_text(encoding="utf-8").strip() != line:
         write_atomically(public, f"{line}\n", durable=True)
-    return KeyPair(path, public, line)
+    return line

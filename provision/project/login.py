@@ -47,7 +47,7 @@ def request_login_user(project: Project, cloud: ComputeCloud, vm: Vm) -> str:
 
 
 def _import_key(project: Project, cloud: ComputeCloud) -> Login:
-    public_line = project.ensure_key_pair().public_line
+    public_line = project.ensure_key_pair()
     login = cloud.add_login_key(public_line, int(now()) + IMPORTED_FOR_S)
     write_atomically(_login_file(project), json.dumps(asdict(login)))
     return login

@@ -17,7 +17,7 @@ from provision.cloud.lifecycle.journal import Journal
 from provision.cloud.market.prices import PriceList, packaged_prices
 from provision.core.errors import SettingsError, with_program
 from provision.core.model import Emit, Event, Note, Sink
-from provision.hosts.key_pair import KeyPair, ensure_key
+from provision.hosts.key_pair import ensure_key_pair
 from provision.hosts.known_hosts import KnownHosts
 from provision.hosts.ssh.config import SshConfig
 from provision.project.mock import MOCK_PROJECT, ProjectMock
@@ -96,12 +96,12 @@ class Project:
         """The private key file, whether or not it exists; the public one has `.pub` behind it."""
         return self.home / "key"
 
-    def ensure_key_pair(self) -> KeyPair:
-        """Return the project's key pair, and create it when there is none.
+    def ensure_key_pair(self) -> str:
+        """Return the public line of the project's key pair, and create it when there is none.
 
         Raises `UsageError` when the file holds something else.
         """
-        return ensure_key(self.key_path)
+        return ensure_key_pair(self.key_path)
 
     def ensure_owner(self) -> str:
         """Return the value of the owner label: login name and digest of the project's public key.
@@ -109,7 +109,7 @@ class Project:
         Creates the key pair when there is none, and raises as `ensure_key_pair`.
         """
         user = re.sub(r"[^a-z0-9_-]", "-", getpass.getuser().lower())[:30]
-        public_line = self.ensure_key_pair().public_line
+        public_line = self.ensure_key_pair()
         return f"{user}-{hashlib.sha256(public_line.encode()).hexdigest()[:12]}"
 
     @cached_property

@@ -23,9 +23,9 @@ def vm_spec(project: Project, name: str, *, os_login: bool) -> VmSpec:
 
     Without OS Login its metadata contains the project's public key.
     """
-    key = project.ensure_key_pair()
+    public_line = project.ensure_key_pair()
     metadata = standard_metadata(
-        user=USER, public_key=key.public_line, user_data=user_data(project), os_login=os_login
+        user=USER, public_key=public_line, user_data=user_data(project), os_login=os_login
     )
     labels = {OWNER_LABEL: project.ensure_owner()}
     if project.settings.idle_delete != "none":
