@@ -254,7 +254,7 @@ def test_reliability_page_has_the_counted_figures() -> None:
     rows = dict(re.findall(r"(?m)^\| ([^|`]+?) +\| ([\d,]+) \|", text))
     killed_runs = 2 * sum(KILLED.values()) * len(FOLLOWING)
     assert rows == {
-        "commands, calls, faults, and how often": f"{len(MATRIX):,}",
+        "failed requests: command × call × fault × repetition": f"{len(MATRIX):,}",
         "runs killed, each recovered by the next command": f"{killed_runs:,}",
-        "VMs that no journal named": "0",
+        "VMs without a journal entry": "0",
     }
