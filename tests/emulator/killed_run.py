@@ -65,7 +65,7 @@ def new_context(endpoint: str, journal: Path) -> CloudContext:
 
 def collect(run: CloudContext) -> None:
     """Do what `vm.gc` does after the confirmation."""
-    found = orphans.find_orphans(run, lambda owner: owner == OWNER, run.journal.open())
+    found = orphans.fetch_orphans(run, lambda owner: owner == OWNER, run.journal.open())
     for orphan in found.orphans:
         assert remove_orphan(run, orphan)
     for entry in found.finished_entries:

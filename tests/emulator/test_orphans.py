@@ -48,7 +48,7 @@ def context(cloud: GceCloud, tmp_path: Path) -> CloudContext:
 
 
 def report_of(context: CloudContext, **words: Any) -> orphans.OrphanReport:
-    return orphans.find_orphans(
+    return orphans.fetch_orphans(
         context, lambda owner: owner == "me", context.journal.open(), **words
     )
 
@@ -80,7 +80,7 @@ def test_vm_without_journal_entry_is_an_orphan_and_deleted(
 ) -> None:
     create_vm(context, make_spec(name="kept"), [ZONE])
     cloud.create(make_spec(name="lost"), ZONE, request_id=context.new_id())
-    (orphan,) = orphans.find_orphans(
+    (orphan,) = orphans.fetch_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
     assert (orphan.kind, orphan.name, orphan.why, orphan.owner) == (
@@ -104,7 +104,7 @@ def test_vm_of_another_owner_is_never_an_orphan(
         ("else", {"owner": "me"}),
     ):
         cloud.create(make_spec(name=name, labels=labels), ZONE, request_id=context.new_id())
-    report = orphans.find_orphans(context, lambda owner: owner == "me", ())
+    report = orphans.fetch_orphans(context, lambda owner: owner == "me", ())
     assert report.orphans == ()
     assert len(cloud.list({})) == 3
 
@@ -123,7 +123,7 @@ def test_vm_of_unfinished_entry_is_an_orphan_unless_busy(
     ((kind, name, why),) = orphans_of(context)
     assert (kind, name) == ("vm", "dev")
     assert why
-    (orphan,) = orphans.find_orphans(
+    (orphan,) = orphans.fetch_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
     assert remove_orphan(context, orphan)
@@ -132,7 +132,7 @@ def test_vm_of_unfinished_entry_is_an_orphan_unless_busy(
 
 def test_entry_without_vm_is_finished(context: CloudContext, make_spec: MakeSpec) -> None:
     context.journal.intent(make_spec(), ZONE, request_id := context.new_id())
-    report = orphans.find_orphans(context, lambda owner: owner == "me", context.journal.open())
+    report = orphans.fetch_orphans(context, lambda owner: owner == "me", context.journal.open())
     assert (report.orphans, [entry.request_id for entry in report.finished_entries]) == (
         (),
         [request_id],
@@ -221,7 +221,7 @@ def test_vm_that_was_replaced_since_is_not_deleted(
     context: CloudContext, cloud: GceCloud, make_spec: MakeSpec
 ) -> None:
     cloud.create(make_spec(), ZONE, request_id=context.new_id())
-    (orphan,) = orphans.find_orphans(context, lambda owner: owner == "me", ()).orphans
+    (orphan,) = orphans.fetch_orphans(context, lambda owner: owner == "me", ()).orphans
     cloud.delete("dev", ZONE, request_id=context.new_id())
     create_vm(context, make_spec(), [ZONE])
     assert not remove_orphan(context, orphan)
@@ -235,7 +235,7 @@ def test_failed_removal_raises_and_stays_in_the_journal(
     spec = make_spec(labels={"provision-owner": "me", "provision-request": request_id})
     context.journal.intent(spec, ZONE, request_id)
     cloud.create(spec, ZONE, request_id=request_id)
-    (orphan,) = orphans.find_orphans(
+    (orphan,) = orphans.fetch_orphans(
         context, lambda owner: owner == "me", context.journal.open()
     ).orphans
     emulator.faults.add(http_error(503, "backendError", "no", call="instances.delete", times=None))
@@ -296,7 +296,7 @@ def test_disk_without_vm_is_an_orphan(tmp_path: Path, make_spec: MakeSpec) -> No
         vms=(vm,),
     )
     context = CloudContext(cloud=cloud, journal=journal, emit=lambda event: None)
-    report = orphans.find_orphans(context, lambda owner: owner == "me", journal.open())
+    report = orphans.fetch_orphans(context, lambda owner: owner == "me", journal.open())
     assert [(orphan.kind, orphan.name) for orphan in report.orphans] == [
         ("disk", "left"),
         ("disk", "of-a-vm-that-is-gone"),

@@ -52,7 +52,7 @@ def test_vm_without_external_address_is_provisioned_through_tunnel(
     assert made.exit_code == 0
     (instance,) = tunnelled.cloud.emulator.instances("mock-project")
     assert "accessConfigs" not in instance["networkInterfaces"][0]
-    target = host_access.find_host(tunnelled.project, Targets(host="dev"))
+    target = host_access.resolve_host(tunnelled.project, Targets(host="dev"))
     assert target.address == instance["networkInterfaces"][0]["networkIP"]
     words = (
         "compute",
@@ -164,7 +164,7 @@ def test_vm_ssh_uses_the_tunnel(tunnelled: Workspace) -> None:
 @needs_ssh
 def test_missing_gcloud_is_recognised_in_system_ssh_output(tunnelled: Workspace) -> None:
     tunnelled.create()
-    target = host_access.find_host(tunnelled.project, Targets())
+    target = host_access.resolve_host(tunnelled.project, Targets())
     lost = Host(**{**vars(target), "proxy": ("/nowhere/gcloud", *target.proxy[1:])})
 
     with pytest.raises(TunnelRefused, match="gcloud is not installed"):

@@ -99,13 +99,13 @@ def test_gc_keeps_vm_that_a_run_completes_meanwhile(
 ) -> None:
     """The VM is listed while its run creates it; the run completes before the user confirms."""
     killed_after_insert(workspace, ZONE)
-    real = orphans.find_orphans
+    real = orphans.fetch_orphans
 
     def meanwhile() -> None:
         journal = workspace.project.journal
         journal.mark(journal.open()[0].request_id, MADE)
 
-    def find_orphans(*words: Any) -> Any:
+    def fetch_orphans(*words: Any) -> Any:
         found = real(*words)
         assert [stray.name for stray in found.orphans] == ["dev"]
         if late == "search":
@@ -116,7 +116,7 @@ def test_gc_keeps_vm_that_a_run_completes_meanwhile(
         meanwhile()
         return True
 
-    monkeypatch.setattr(vm_gc_module, "find_orphans", find_orphans)
+    monkeypatch.setattr(vm_gc_module, "fetch_orphans", fetch_orphans)
     done = vm_gc(workspace.project, yes=False, check=False, confirm=confirm)
     assert done.document["deleted"] == []
     assert workspace.listed() == [("dev", "RUNNING")]

@@ -32,7 +32,7 @@ def test_empty_host_is_refused(host: str) -> None:
 
 def test_unknown_host_error_lists_known_hosts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no host named de v") as caught:
-        host_access.find_hosts(project(tmp_path), Targets(host="de v"))
+        host_access.resolve_hosts(project(tmp_path), Targets(host="de v"))
     assert caught.value.why == "known hosts: desk"
     assert caught.value.fix == "provision vm.create --name 'de v', or --host NAME"
 
@@ -41,7 +41,7 @@ def test_single_host_task_with_several_hosts_is_refused(tmp_path: Path) -> None:
     both = project(tmp_path)
     both.settings.hosts["other"] = both.settings.hosts["desk"]
     with pytest.raises(UsageError, match="acts on one host") as caught:
-        host_access.find_host(both, Targets(limit="all"))
+        host_access.resolve_host(both, Targets(limit="all"))
     assert (caught.value.why, caught.value.fix) == (
         "the pattern selects 2: desk, other",
         "--host NAME",

@@ -13,7 +13,7 @@ from provision.cloud.api.request_bodies import check_spec
 from provision.cloud.lifecycle.context import CloudContext
 from provision.cloud.lifecycle.existing import (
     check_no_namesake,
-    choose_one,
+    keep_one_vm,
     keep_vm,
     wait_if_pending,
 )
@@ -66,7 +66,7 @@ def create_vm(
         why = f"label {OWNER_LABEL} identifies the project's VMs"
         raise SettingsError("a VM without an owner", where="labels", why=why)
     with context.journal.claim(spec.name, context.note):
-        vm, namesakes = _find_existing(context, spec.name, owner)
+        vm, namesakes = _fetch_existing(context, spec.name, owner)
         kept = None if vm is None else _keep_unless_expired(context, spec, vm)
         if isinstance(kept, Created):
             return kept
@@ -79,7 +79,7 @@ def create_vm(
         return _ask_zones(context, spec, search, width)
 
 
-def _find_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | None, Sequence[Vm]]:
+def _fetch_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | None, Sequence[Vm]]:
     """Return the owner's VM of this name, or None, and the listed VMs of this name of any owner."""
     recovered = recover_vms(context, name)
     listed = [vm for vm in context.cloud.list({OWNER_LABEL: ANY}) if vm.name == name]
@@ -88,7 +88,7 @@ def _find_existing(context: CloudContext, name: str, owner: str) -> tuple[Vm | N
         or recovered
         or fetch_unlisted_vms(context, name, listed)
     )
-    return (choose_one(context, existing, recovered) if existing else None), listed
+    return (keep_one_vm(context, existing, recovered) if existing else None), listed
 
 
 def _keep_unless_expired(context: CloudContext, spec: VmSpec, vm: Vm) -> Created | CloudRefused:

@@ -17,11 +17,11 @@ from provision.core.errors import CloudError
 from provision.core.model import Vm, VmSpec
 
 
-def choose_one(context: CloudContext, existing: Sequence[Vm], recovered: Sequence[Vm]) -> Vm:
-    """Return the VM to keep of several with our label and one name.
+def keep_one_vm(context: CloudContext, existing: Sequence[Vm], recovered: Sequence[Vm]) -> Vm:
+    """Return the VM to keep of several with one owner and name; delete the other recovered ones.
 
-    A run that was killed while it asked several zones leaves more than one. Those of `recovered`
-    that are not chosen are deleted; older ones are noted and stay.
+    A run that was killed while it asked several zones leaves more than one. VMs that are not in
+    `recovered` are noted and stay.
     """
     recovered_ids = {vm.instance_id for vm in recovered}
 

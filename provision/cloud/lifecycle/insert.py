@@ -92,7 +92,7 @@ def _vm_of_lost_reply(
     """
     result = _operation_result(context, zone, request_id, error)
     if result is not None and result.refusal is None:
-        vm = _look_up(context, name, zone, request_id)
+        vm = _fetch_vm(context, name, zone, request_id)
         if vm is not None and is_made_by(vm, request_id):
             return vm
     if_absent = UNSURE if result is None else GONE
@@ -121,7 +121,7 @@ def _operation_result(
         return None
 
 
-def _look_up(context: CloudContext, name: str, zone: str, request_id: str) -> Vm | None:
+def _fetch_vm(context: CloudContext, name: str, zone: str, request_id: str) -> Vm | None:
     try:
         return context.cloud.get(name, zone)
     except CloudError as error:
@@ -137,7 +137,7 @@ def clean_up_insert(
     when the VM may go on billing.
     """
     state = if_absent
-    vm = _look_up(context, name, zone, request_id)
+    vm = _fetch_vm(context, name, zone, request_id)
     try:
         if is_made_by(vm, request_id):
             context.cloud.delete(name, zone, request_id=context.new_id())

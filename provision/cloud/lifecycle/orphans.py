@@ -78,7 +78,7 @@ class OrphanReport:
     """One for each request that failed: `CleanupFailed` where something unwanted may bill."""
 
 
-def find_orphans(
+def fetch_orphans(
     context: CloudContext,
     is_owner: Callable[[str], bool],
     entries: Sequence[Entry],

@@ -15,7 +15,7 @@ from provision.resources.container import WORKSPACE
 
 def dev_devcontainer(project: Project, targets: Targets) -> TaskResult:
     """Render devcontainer.json with the options of the container that `dev.up` starts."""
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     worker = first_container(project.settings, worker_image(project), host=target)
     options = worker.editor_options(Facts(), gpu_count=project.settings.gpu_count)
     text = templating.devcontainer(

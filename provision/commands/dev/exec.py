@@ -20,6 +20,6 @@ def dev_exec(
     With `count` it runs so many times at once, and the exit code is the worst status. Raises
     `HostError` when the container does not run, and errors of the connection.
     """
-    host = host_access.find_host(project, targets)
+    host = host_access.resolve_host(project, targets)
     with contextlib.closing(host_access.connect(project, host)) as transport:
         return run_in_worker(project, transport, words, count)

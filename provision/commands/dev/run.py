@@ -35,7 +35,7 @@ def dev_run(
     program = _program_words(project, file, names)
     stage = project_tar.new_stage()
     packed = project_tar.pack(project.project_dir, names, stage)
-    host = host_access.find_host(project, targets)
+    host = host_access.resolve_host(project, targets)
     with contextlib.closing(host_access.connect(project, host)) as transport:
         send_project(project, transport, packed, stage)
         return run_in_worker(project, transport, [*program, *words], count)

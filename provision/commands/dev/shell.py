@@ -26,7 +26,7 @@ def dev_shell(project: Project, targets: Targets) -> TaskResult:
     Raises `HostError` when the container does not run. The script exits with 125 then; since a
     shell may end with that status too, the host is asked again.
     """
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     body = script(
         HERE / "shell.sh",
         uses=PREPARE,

@@ -29,7 +29,7 @@ def dev_up(project: Project, targets: Targets) -> TaskResult:
             mps_as_chosen(project.settings),
         ]
 
-    chosen = host_access.find_hosts(project, targets)
+    chosen = host_access.resolve_hosts(project, targets)
     finished = convergence.converge_hosts(project, targets, chosen, recipe, "dev.up")
     restore_compute_mode_after_failure(project, targets, chosen, finished.reports)
     return convergence.task_result(finished, check=targets.check)

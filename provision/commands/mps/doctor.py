@@ -49,7 +49,7 @@ def mps_doctor(project: Project, targets: Targets, options: Sequence[str] = ()) 
 
     Exit status 0 healthy, 1 warnings, 2 broken, 3 where evidence is missing.
     """
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     with closing(host_access.connect(project, target)) as transport:
         answers = _fetch_answers(project, target, transport)
     evidence = _evidence(project, target, answers, options)

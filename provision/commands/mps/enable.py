@@ -30,7 +30,7 @@ def mps_enable(project: Project, targets: Targets) -> TaskResult:
         steps = [other_daemon, *containers, *mps(settings, host=target, needs=needs)]
         return steps if targets.check else [*steps, programs_outside_mps(settings, host=target)]
 
-    hosts = host_access.find_hosts(project, targets)
+    hosts = host_access.resolve_hosts(project, targets)
     finished = convergence.converge_hosts(project, targets, hosts, recipe, "mps.enable")
     restore_compute_mode_after_failure(project, targets, hosts, finished.reports)
     return convergence.task_result(finished, check=targets.check)

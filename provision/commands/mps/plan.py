@@ -46,7 +46,7 @@ def mps_plan(
     """
     client_count = None if clients is None else _client_count(clients)
     peak_mib = None if peak_memory is None else _size_mib(peak_memory)
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     with contextlib.closing(host_access.connect(project, target)) as transport:
         text = _fetch_facts(project, transport, measures=measure is not None)
         with _naming_host(target):

@@ -16,7 +16,7 @@ from provision.project.project import Project
 
 def mps_status(project: Project, targets: Targets, *, strict: bool = False) -> TaskResult:
     """The status of MPS on one host. Exit status 1 unless `is_healthy`."""
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     with closing(host_access.connect(project, target)) as transport:
         status = fetch_status(project, target, transport)
     return TaskResult(

@@ -73,7 +73,7 @@ def mps_top(
     Without a `view`, one frame is the text of the result, and the exit status is that of
     `mps.status`.
     """
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     transport = host_access.connect(project, target)
     stream = StatusStream(secrets.token_hex(8))
     pause_s = f"{every_s:g}" if view is not None else ""

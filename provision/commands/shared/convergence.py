@@ -88,6 +88,6 @@ def converge_targets(
     project: Project, targets: Targets, recipe: RecipeFor, title: str
 ) -> TaskResult:
     """Find the hosts of the task, run a recipe on them, and return the result."""
-    hosts = host_access.find_hosts(project, targets)
+    hosts = host_access.resolve_hosts(project, targets)
     finished = converge_hosts(project, targets, hosts, recipe, title)
     return task_result(finished, check=targets.check)

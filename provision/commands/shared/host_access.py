@@ -18,12 +18,12 @@ from provision.project import host_key_pinning, inventory, vm_address
 from provision.project.project import Project
 
 
-def find_hosts(project: Project, targets: Targets) -> list[Host]:
+def resolve_hosts(project: Project, targets: Targets) -> list[Host]:
     """The hosts that `--host` or `--limit` select; without either, the one that the settings name.
 
-    Host names are looked up in the records of this machine. The cloud is asked once for a filter,
-    and for a name while the project may have a VM without a record. Raises `UsageError` for an
-    unknown host, and errors of the cloud.
+    Names come from the settings and the records of this machine. One request to the cloud is sent
+    for a filter, and for a name while the project may have a VM without a record. Raises
+    `UsageError` for an unknown host, and errors of the cloud.
     """
     if targets.limit is not None and (
         has_filters(targets.limit) or inventory.has_unrecorded_vm(project)
@@ -40,12 +40,12 @@ def find_hosts(project: Project, targets: Targets) -> list[Host]:
     return inventory.prepare_access(project, [_host_named(project, recorded, name)])
 
 
-def find_host(project: Project, targets: Targets) -> Host:
-    """The single host of a task that acts on one, found as `find_hosts` does.
+def resolve_host(project: Project, targets: Targets) -> Host:
+    """The single host of a task that acts on one, resolved as by `resolve_hosts`.
 
     Raises `UsageError` when the pattern selects another number of hosts.
     """
-    selected = find_hosts(project, targets)
+    selected = resolve_hosts(project, targets)
     if len(selected) != 1:
         names = ", ".join(host.name for host in selected)
         raise UsageError(

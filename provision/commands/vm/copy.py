@@ -56,7 +56,7 @@ def vm_copy(project: Project, targets: Targets, src: str, dst: str) -> TaskResul
             why="it does not begin with /",
             fix=f"{project.program_argv0} vm.copy {src} /home/{dst}",
         )
-    hosts = host_access.find_hosts(project, targets)
+    hosts = host_access.resolve_hosts(project, targets)
     copy = _prepare(src, dst)
 
     def work(target: Host, emit: Emit, cancel: Cancel) -> HostReport:

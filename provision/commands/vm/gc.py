@@ -18,7 +18,7 @@ from provision.cloud.lifecycle.orphans import (
     VM,
     Orphan,
     OrphanReport,
-    find_orphans,
+    fetch_orphans,
 )
 from provision.cloud.lifecycle.vm_times import seconds_since
 from provision.commands.shared.result import TaskResult
@@ -104,7 +104,7 @@ def _fetch_orphans(
         return label.rpartition("-")[0] == user if every_key else label == owner
 
     claimed = [entry.name for journal, entry in entries if journal.is_claimed(entry.name)]
-    report = find_orphans(context, is_owner, [entry for _, entry in entries], claimed)
+    report = fetch_orphans(context, is_owner, [entry for _, entry in entries], claimed)
     orphans = [
         orphan
         for orphan in report.orphans

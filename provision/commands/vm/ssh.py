@@ -15,6 +15,6 @@ from provision.project.project import Project
 
 def vm_ssh(project: Project, targets: Targets, words: Sequence[str] = ()) -> TaskResult:
     """Open a shell on the host, or run one command there; return its exit status."""
-    target = host_access.find_host(project, targets)
+    target = host_access.resolve_host(project, targets)
     body = command(*words) if words else None
     return program_result(open_terminal(project, target, body, become=False))

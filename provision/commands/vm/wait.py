@@ -132,7 +132,7 @@ def _wait_for_host(project: Project, name: str, wait: Wait) -> None:
 
     Prints what is pending whenever that changes.
     """
-    target = host_access.find_host(project, Targets(host=name))
+    target = host_access.resolve_host(project, Targets(host=name))
     printed = ""
     while True:
         try:

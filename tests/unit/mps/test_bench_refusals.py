@@ -26,7 +26,7 @@ BUSY = QUIET + "top|812|other\nholder|812|7|python3|python3 serve.py\n"
 
 def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *answers: str, **mps: Any) -> HostError:
     host = PreparedHost(*answers)
-    monkeypatch.setattr(host_access, "find_host", lambda project, targets: host.host)
+    monkeypatch.setattr(host_access, "resolve_host", lambda project, targets: host.host)
     monkeypatch.setattr(host_access, "connect", lambda project, target: host)
     project = Project(Settings.model_validate({"mps": mps}), folder, folder)
     with pytest.raises(HostError) as caught:

@@ -100,7 +100,7 @@ class Bench:
     def __call__(
         self, gpu: Gpu, *, settings: dict[str, Any] | None = None, **flags: Any
     ) -> TaskResult:
-        self._patch.setattr(host_access, "find_host", lambda project, targets: gpu.host)
+        self._patch.setattr(host_access, "resolve_host", lambda project, targets: gpu.host)
         self._patch.setattr(host_access, "connect", lambda project, target: gpu)
         project = Project(
             Settings.model_validate(settings or {}),

@@ -41,7 +41,7 @@ def project(tmp_path: Path) -> Path:
 def measured(
     patch: pytest.MonkeyPatch, folder: Path, host: PreparedHost, events: list[Event] | None = None
 ) -> TaskResult:
-    patch.setattr(host_access, "find_host", lambda project, targets: host.host)
+    patch.setattr(host_access, "resolve_host", lambda project, targets: host.host)
     patch.setattr(host_access, "connect", lambda project, target: host)
     project = Project(
         Settings(), folder, folder, emit=(events if events is not None else []).append

@@ -32,7 +32,7 @@ def mps_bench(project: Project, targets: Targets, options: BenchOptions) -> Task
     mock, which has nothing to measure, and `HostError` where the containers are unsuitable.
     """
     keys = grid_cells(options.modes, options.clients)
-    host = host_access.find_host(project, targets)
+    host = host_access.resolve_host(project, targets)
     with contextlib.closing(host_access.connect(project, host)) as transport:
         target = prepare_target(project, transport, options)
         excluded = cells_over_limit(keys, target.client_limit)

@@ -27,7 +27,7 @@ def converge_vms(project: Project, targets: Targets, names: Sequence[str]) -> Ta
     finished = convergence.converge_hosts(
         project,
         targets,
-        host_access.find_hosts(project, selected),
+        host_access.resolve_hosts(project, selected),
         lambda target: convergence.host_recipe_for(project, target),
         title,
     )

@@ -40,7 +40,7 @@ def verify_booted_vms(
     if not reached:
         return result
     targets = Targets(limit=",".join(sorted(reached)))
-    hosts = [host for host in host_access.find_hosts(project, targets) if host.name in reached]
+    hosts = [host for host in host_access.resolve_hosts(project, targets) if host.name in reached]
     finished = convergence.converge_hosts(
         project, targets, hosts, lambda target: convergence.host_recipe_for(project, target), task
     )
