@@ -38,8 +38,9 @@ def project_files(project_dir: Path) -> list[str]:
         ) from error
     except subprocess.CalledProcessError as error:
         why = error.stderr.decode("utf-8", "replace").strip()
+        fix = "git init" if "not a git repository" in why else "git status"
         raise UsageError(
-            "the project's files are not known", where=str(project_dir), why=why, fix="git init"
+            "git cannot list the project's files", where=str(project_dir), why=why, fix=fix
         ) from error
     names = sorted({name for name in listing.split(b"\0") if name})
     return [file for name in map(os.fsdecode, names) for file in _files(project_dir, name)]
