@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import os
 import signal
 import socket
@@ -106,12 +107,25 @@ def clean_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def new_home(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make empty home folders. `mktemp` would list all folders of the session for each."""
+    parent, numbers = tmp_path_factory.mktemp("homes"), itertools.count()
+
+    def make() -> Path:
+        home = parent / str(next(numbers))
+        home.mkdir()
+        return home
+
+    return make
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(
-    clean_session: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    clean_session: None, new_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """Give each test an empty home folder and restore the environment after it."""
-    home = tmp_path_factory.mktemp("home")
+    home = new_home()
     scrub(monkeypatch, home)
     return home
 
