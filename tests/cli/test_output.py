@@ -320,7 +320,14 @@ def test_interrupt_exits_130(cli: Cli) -> None:
     assert ended.document["error"]["what"] == "interrupted"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_termination_signal_prints_recap(
     project: Path, argv: Callable[..., list[str]], number: signal.Signals
 ) -> None:
@@ -340,6 +347,7 @@ def test_termination_signal_prints_recap(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_nohup_ignores_hangup(project: Path, argv: Callable[..., list[str]]) -> None:
     command = ["nohup", *argv("invoke", "dev.up")]
     with subprocess.Popen(
@@ -360,6 +368,7 @@ def test_nohup_ignores_hangup(project: Path, argv: Callable[..., list[str]]) -> 
         assert process.wait(timeout=30) == 130
 
 
+@pytest.mark.slow
 def test_run_continues_when_stdout_reader_is_gone(
     project: Path, argv: Callable[..., list[str]], tmp_path: Path
 ) -> None:
@@ -394,6 +403,7 @@ def test_closed_pipe_prints_no_traceback(project: Path, argv: Callable[..., list
     assert err == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "text"), [(b"YES\n", "deleted"), (b"\n", "kept")])
 def test_delete_asks_on_terminal(
     project: Path, argv: Callable[..., list[str]], answer: bytes, text: str
@@ -420,6 +430,7 @@ def test_delete_asks_on_terminal(
     os.close(ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_help_into_closed_pipe_prints_no_traceback(
     project: Path, argv: Callable[..., list[str]], unbuffered: str
@@ -465,6 +476,7 @@ def test_closed_standard_streams_are_opened_on_null(
         assert (done.returncode, "Error" in done.stderr) == (code, False), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_full_disk_behind_stdout_is_reported(
@@ -498,6 +510,7 @@ def test_unwritable_state_is_reported_as_file_error(cli: Cli, tmp_path: Path) ->
     assert "XDG_STATE_HOME" in ended.three_lines[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_characters_outside_locale_are_escaped(
     project: Path, argv: Callable[..., list[str]], program: str

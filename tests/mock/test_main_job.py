@@ -51,6 +51,7 @@ def mock_world(tmp_path: Path) -> Iterator[World]:
     mock_down(Project(world.settings, world.state_dir, world.project_dir))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_main_job_on_mock(mock_world: World) -> None:
     walk(mock_world)
