@@ -14,6 +14,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+# Slow tests wait for a third of their time.
+WAITING_WORKERS ?= 3
 
 # Byte code goes below .venv: nothing is written beside the sources, and only what is imported is ever compiled.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
@@ -39,7 +41,7 @@ test: $(STAMP_TESTING) ## set up, then run the tests that need neither root nor 
 
 .PHONY: test-slow
 test-slow: $(STAMP_TESTING) ## the long matrices that `make test` leaves out: every call with every fault, a cut at every byte
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'slow and not lab and not gpu and not lint' --ignore=tests/examples
+	$(PYTEST) -n $(WAITING_WORKERS) --dist worksteal -m 'slow and not lab and not gpu and not lint' --ignore=tests/examples
 
 # --- for people who change the code -------------------------------------------------------------------------------
 
@@ -63,7 +65,7 @@ test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only
 lab: $(STAMP_TESTING) ## bring up a host laid out as Container-Optimized OS: real sshd, Docker, mounts; needs root
 	@lab/lab up
 lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and removed; needs root and what .ci/packages installs
-	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
+	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) -n $(WORKERS) --dist loadfile tests/lab -p no:cacheprovider
 
 .PHONY: gpu
 gpu: $(STAMP_TESTING) ## the acceptance run of MPS on this machine's own NVIDIA GPU; as root, with a Docker Engine; needs no network
@@ -75,7 +77,7 @@ gpu-figures: $(STAMP_TESTING) ## measure on this machine's own NVIDIA GPU what i
 
 .PHONY: test-examples
 test-examples: $(STAMP_TESTING) ## the README's commands, the examples and the installed wheel, on the mock
-	$(PYTEST) -n $(WORKERS) --dist worksteal tests/examples -m 'not lint' -p no:cacheprovider
+	$(PYTEST) -n $(WAITING_WORKERS) --dist worksteal tests/examples -m 'not lint' -p no:cacheprovider
 
 .PHONY: ci
 ci: ## what CI runs, on this machine: as root, installs Debian packages
