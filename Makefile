@@ -65,7 +65,7 @@ test-busybox: $(STAMP_TESTING) ## the mock tests with busybox as the host's only
 lab: $(STAMP_TESTING) ## bring up a host laid out as Container-Optimized OS: real sshd, Docker, mounts; needs root
 	@lab/lab up
 lab-test: $(STAMP_TESTING) ## the tests on such hosts, each brought up and removed; needs root and what .ci/packages installs
-	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) -n $(WORKERS) --dist loadfile tests/lab -p no:cacheprovider
+	PROVISION_LAB_REQUIRED=1 PROVISION_CLOUD_INIT=$(CURDIR)/.ci/cloud-init $(PYTEST) tests/lab -p no:cacheprovider
 
 .PHONY: gpu
 gpu: $(STAMP_TESTING) ## the acceptance run of MPS on this machine's own NVIDIA GPU; as root, with a Docker Engine; needs no network
